@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotset.quant.layout import Fields, Plane, QuantFormat
+from hotset.quant.triton import jit, plane, tl
 
 
 def _values(fields: Fields) -> NDArray[np.float32]:
@@ -17,6 +18,11 @@ def _values(fields: Fields) -> NDArray[np.float32]:
 
 def _chunks(e: Any, block: Any) -> Iterator[Any]:
     yield e.floats(block.f16("value"))
+
+
+@jit
+def _load(base: tl.tensor, row: tl.tensor, k: tl.tensor, padded_rows: tl.tensor, COLS: tl.constexpr) -> tl.tensor:
+    return tl.load(plane(base, row, padded_rows, COLS, 0, 1, tl.float16) + k * 16).to(tl.float32)
 
 
 F16 = QuantFormat(
@@ -28,4 +34,5 @@ F16 = QuantFormat(
     values=_values,
     chunks=_chunks,
     integer=False,
+    load=_load,
 )

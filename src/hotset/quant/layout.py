@@ -29,12 +29,17 @@ Fields = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Plane:
-    """One field of a block: `count` units of `dtype`; `source` is its byte offset in the GGUF block, or -1 where it is unpacked from others."""
+    """One field of a block: `count` units of `dtype`.
+
+    `source` is its byte offset in the GGUF block; `move` says how the bytes come from there: "copy", or unpacked ("six-bit scale" and
+    "six-bit minimum": Q4_K's and Q5_K's twelve bytes to eight; "spread bits": Q5_0's word, see q5_0.py).
+    """
 
     name: str
     dtype: str
     count: int
-    source: int = -1
+    source: int
+    move: str = "copy"
 
     @property
     def unit_bytes(self) -> int:
@@ -77,7 +82,7 @@ class QuantFormat:
         """Raw GGUF blocks uint8 [..., block_bytes] -> fields {plane: [..., count]}."""
         fields: dict[str, NDArray[Any]] = {}
         for p in self.planes:
-            if p.source >= 0:
+            if p.move == "copy":
                 part = np.ascontiguousarray(blocks[..., p.source : p.source + p.bytes_per_block])
                 fields[p.name] = part.view(p.dtype)
         return fields | (self.split(blocks) if self.split else {})
@@ -87,7 +92,7 @@ class QuantFormat:
         lead = fields[self.planes[0].name].shape[:-1]
         blocks = np.zeros((*lead, self.block_bytes), np.uint8)
         for p in self.planes:
-            if p.source >= 0:
+            if p.move == "copy":
                 part = np.ascontiguousarray(fields[p.name]).astype(p.dtype, copy=False)
                 blocks[..., p.source : p.source + p.bytes_per_block] = part.view(np.uint8)
         if self.join:
@@ -153,6 +158,12 @@ class MatrixLayout:
         """Planes uint8 [n_bytes] -> float32 [rows, cols], the bits of ggml's dequantisation."""
         return self.fmt.values(self.fields(data)).reshape(self.rows, self.cols)
 
+    def dequantize_rows(self, data: Bytes, rows: NDArray[Any]) -> NDArray[np.float32]:
+        """Some rows of the planes, by number: int [m] -> float32 [m, cols]."""
+        group, lane = rows // GROUP, rows % GROUP
+        fields = {p.name: self.plane(data, i)[group, :, :, lane] for i, p in enumerate(self.fmt.planes)}
+        return self.fmt.values(fields).reshape(len(rows), self.cols)
+
     def to_blocks(self, data: Bytes) -> Bytes:
         """Planes uint8 [n_bytes] -> the GGUF bytes uint8 [rows, row_bytes]: the inverse of `from_blocks`."""
         return self.fmt.blocks_of_fields(self.fields(data)).reshape(self.rows, self.row_bytes)
@@ -198,5 +209,3 @@ class SpanLayout:
 
 def align(n: int, to: int) -> int:
     return -(-n // to) * to
-
-

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hotset.quant.bits import bytes_of, join_nibbles, scaled
 from hotset.quant.layout import Bytes, Fields, Plane, QuantFormat
+from hotset.quant.triton import dot4, jit, nibble, plane, tl, word_of
 
 BIT_OF_ELEMENT = np.array([8 * (k % 4) + k // 4 for k in range(32)])
 
@@ -44,14 +45,62 @@ def _chunks(e: Any, block: Any) -> Iterator[Any]:
     yield e.chunk(e.sub(0, word, 8, scale=lambda: block.f16("block_scale"), offset=16))
 
 
+@jit
+def _load(base: tl.tensor, row: tl.tensor, k: tl.tensor, padded_rows: tl.tensor, COLS: tl.constexpr) -> tl.tensor:
+    low = plane(base, row, padded_rows, COLS // 32, 0, 4, tl.int32)
+    high = plane(base, row, padded_rows, COLS // 32, 16, 1, tl.int32)
+    scale = plane(base, row, padded_rows, COLS // 32, 20, 1, tl.float16)
+    word = tl.load(low + (k // 32 * 4 + k % 16 // 4) * 16)
+    fifth = (tl.load(high + k // 32 * 16) >> (8 * (k % 4) + k % 32 // 4)) & 1
+    q = (nibble(word, k, k % 32 // 16) | (fifth << 4)) - 16
+    return tl.load(scale + k // 32 * 16).to(tl.float32) * q.to(tl.float32)
+
+
+@jit
+def _dot(
+    acc: tl.tensor,
+    base: tl.tensor,
+    row: tl.tensor,
+    unit: tl.tensor,
+    ok: tl.tensor,
+    activation: tl.tensor,
+    padded_rows: tl.tensor,
+    COLS: tl.constexpr,
+    DP4A: tl.constexpr,
+) -> tl.tensor:
+    xq, xd, xh, _ = activation
+    low = plane(base, row, padded_rows, COLS // 32, 0, 4, tl.int32) + unit * (4 * 16)
+    high = plane(base, row, padded_rows, COLS // 32, 16, 1, tl.int32) + unit * 16
+    scale = plane(base, row, padded_rows, COLS // 32, 20, 1, tl.float16) + unit * 16
+    x = xq.to(tl.pointer_type(tl.int64)) + unit * 4
+    bits = tl.load(high, mask=ok, other=0)
+    total = tl.zeros(acc.shape, tl.int32)
+    for i in tl.static_range(2):
+        first = tl.load(x + i, mask=ok, other=0)
+        second = tl.load(x + 2 + i, mask=ok, other=0)
+        for half in tl.static_range(2):
+            w = 2 * i + half
+            word = tl.load(low + w * 16, mask=ok, other=0)
+            lows = (word & 0x0F0F0F0F) | (((bits >> w) & 0x01010101) << 4)
+            highs = ((word >> 4) & 0x0F0F0F0F) | (((bits >> (w + 4)) & 0x01010101) << 4)
+            total = dot4(lows, word_of(first, half), total, False, DP4A)
+            total = dot4(highs, word_of(second, half), total, False, DP4A)
+    total -= 16 * (tl.load(xh + 2 * unit, mask=ok, other=0) + tl.load(xh + 2 * unit + 1, mask=ok, other=0))
+    d = tl.load(scale, mask=ok, other=0).to(tl.float32)
+    return acc + total.to(tl.float32) * (d * tl.load(xd + unit, mask=ok, other=0))
+
+
 Q5_0 = QuantFormat(
     name="Q5_0",
     ggml_type=6,
     block=32,
     block_bytes=22,
-    planes=(Plane("low", "<u4", 4, 6), Plane("high", "<u4", 1), Plane("block_scale", "<f2", 1, 0)),
+    planes=(Plane("low", "<u4", 4, 6), Plane("high", "<u4", 1, 2, "spread bits"), Plane("block_scale", "<f2", 1, 0)),
     values=_values,
     chunks=_chunks,
     split=_split,
     join=_join,
+    load=_load,
+    dot=_dot,
+    unit=32,
 )

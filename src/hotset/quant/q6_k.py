@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hotset.quant.bits import bytes_of
 from hotset.quant.layout import Fields, Plane, QuantFormat
+from hotset.quant.triton import dot4, jit, nibble, plane, tl, word_of
 
 
 def _values(fields: Fields) -> NDArray[np.float32]:
@@ -49,6 +50,60 @@ def _chunks(e: Any, block: Any) -> Iterator[Any]:
             yield e.chunk(*(sub(half, quarter, part) for quarter in range(4)))
 
 
+@jit
+def _load(base: tl.tensor, row: tl.tensor, k: tl.tensor, padded_rows: tl.tensor, COLS: tl.constexpr) -> tl.tensor:
+    low = plane(base, row, padded_rows, COLS // 256, 0, 32, tl.int32)
+    high = plane(base, row, padded_rows, COLS // 256, 128, 16, tl.int32)
+    scale = plane(base, row, padded_rows, COLS // 256, 192, 16, tl.int8)
+    d = plane(base, row, padded_rows, COLS // 256, 208, 1, tl.float16)
+    word = tl.load(low + (k // 128 * 16 + k % 64 // 4) * 16)
+    bits = tl.load(high + (k // 128 * 8 + k % 32 // 4) * 16)
+    pair = (bits >> (8 * (k % 4) + k % 128 // 32 * 2)) & 3
+    q = (nibble(word, k, k % 128 // 64) | (pair << 4)) - 32
+    step = tl.load(d + k // 256 * 16).to(tl.float32) * tl.load(scale + k // 16 * 16).to(tl.float32)
+    return step * q.to(tl.float32)
+
+
+@jit
+def _dot(
+    acc: tl.tensor,
+    base: tl.tensor,
+    row: tl.tensor,
+    unit: tl.tensor,
+    ok: tl.tensor,
+    activation: tl.tensor,
+    padded_rows: tl.tensor,
+    COLS: tl.constexpr,
+    DP4A: tl.constexpr,
+) -> tl.tensor:
+    xq, xd, xh, _ = activation
+    low = plane(base, row, padded_rows, COLS // 256, 0, 32, tl.int32) + unit * (16 * 16)
+    high = plane(base, row, padded_rows, COLS // 256, 128, 16, tl.int32) + unit * (8 * 16)
+    scale = plane(base, row, padded_rows, COLS // 256, 192, 16, tl.int8) + unit * (8 * 16)
+    d = plane(base, row, padded_rows, COLS // 256, 208, 1, tl.float16) + unit // 2 * 16
+    x = xq.to(tl.pointer_type(tl.int64)) + unit * 16
+    product = tl.zeros(acc.shape, tl.float32)
+    for quarter in tl.static_range(4):
+        # Two sub-blocks of 16 share an activation scale; their products times int8 scales stay below 2^24 together, so exact.
+        total = tl.zeros(acc.shape, tl.int32)
+        for part in tl.static_range(2):
+            part_total = tl.zeros(acc.shape, tl.int32)
+            for i in tl.static_range(2):
+                pair = tl.load(x + (4 * quarter + 2 * part + i), mask=ok, other=0)
+                for half in tl.static_range(2):
+                    at = 4 * part + 2 * i + half
+                    word = tl.load(low + (8 * (quarter % 2) + at) * 16, mask=ok, other=0)
+                    bits = tl.load(high + at * 16, mask=ok, other=0)
+                    q = (word >> (quarter // 2 * 4)) & 0x0F0F0F0F
+                    q |= ((bits >> (2 * quarter)) & 0x03030303) << 4
+                    part_total = dot4(q, word_of(pair, half), part_total, False, DP4A)
+            sub = 2 * quarter + part
+            part_total -= 32 * tl.load(xh + 8 * unit + sub, mask=ok, other=0)
+            total += part_total * tl.load(scale + sub * 16, mask=ok, other=0).to(tl.int32)
+        product += total.to(tl.float32) * tl.load(xd + 4 * unit + quarter, mask=ok, other=0)
+    return acc + tl.load(d, mask=ok, other=0).to(tl.float32) * product
+
+
 Q6_K = QuantFormat(
     name="Q6_K",
     ggml_type=14,
@@ -62,4 +117,7 @@ Q6_K = QuantFormat(
     ),
     values=_values,
     chunks=_chunks,
+    load=_load,
+    dot=_dot,
+    unit=128,
 )

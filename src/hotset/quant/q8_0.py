@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hotset.quant.bits import bytes_of, scaled
 from hotset.quant.layout import Fields, Plane, QuantFormat
+from hotset.quant.triton import dot4, jit, plane, tl, word_of
 
 
 def _values(fields: Fields) -> NDArray[np.float32]:
@@ -23,6 +24,40 @@ def _chunks(e: Any, block: Any) -> Iterator[Any]:
     yield e.chunk(e.sub(0, word, 8, scale=lambda: block.f16("block_scale"), offset=128, wide=True))
 
 
+@jit
+def _load(base: tl.tensor, row: tl.tensor, k: tl.tensor, padded_rows: tl.tensor, COLS: tl.constexpr) -> tl.tensor:
+    low = plane(base, row, padded_rows, COLS // 32, 0, 8, tl.int32)
+    scale = plane(base, row, padded_rows, COLS // 32, 32, 1, tl.float16)
+    q = (tl.load(low + k // 4 * 16) << (24 - 8 * (k % 4))) >> 24
+    return tl.load(scale + k // 32 * 16).to(tl.float32) * q.to(tl.float32)
+
+
+@jit
+def _dot(
+    acc: tl.tensor,
+    base: tl.tensor,
+    row: tl.tensor,
+    unit: tl.tensor,
+    ok: tl.tensor,
+    activation: tl.tensor,
+    padded_rows: tl.tensor,
+    COLS: tl.constexpr,
+    DP4A: tl.constexpr,
+) -> tl.tensor:
+    xq, xd, _, _ = activation
+    low = plane(base, row, padded_rows, COLS // 32, 0, 8, tl.int32) + unit * (8 * 16)
+    scale = plane(base, row, padded_rows, COLS // 32, 32, 1, tl.float16) + unit * 16
+    x = xq.to(tl.pointer_type(tl.int64)) + unit * 4
+    total = tl.zeros(acc.shape, tl.int32)
+    for i in tl.static_range(4):
+        pair = tl.load(x + i, mask=ok, other=0)
+        for half in tl.static_range(2):
+            word = tl.load(low + (2 * i + half) * 16, mask=ok, other=0)
+            total = dot4(word, word_of(pair, half), total, True, DP4A)
+    d = tl.load(scale, mask=ok, other=0).to(tl.float32)
+    return acc + total.to(tl.float32) * (d * tl.load(xd + unit, mask=ok, other=0))
+
+
 Q8_0 = QuantFormat(
     name="Q8_0",
     ggml_type=8,
@@ -31,4 +66,7 @@ Q8_0 = QuantFormat(
     planes=(Plane("low", "<u4", 8, 2), Plane("block_scale", "<f2", 1, 0)),
     values=_values,
     chunks=_chunks,
+    load=_load,
+    dot=_dot,
+    unit=32,
 )

@@ -1,0 +1,262 @@
+"""The engine: a loaded model that tokenises, generates and gives logits."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hotset.config import SamplingParams
+from hotset.engine.runner import MODES, Mode, Runner, Session
+from hotset.engine.stats import Stats
+from hotset.errors import InputError
+from hotset.text.stream import Detokenizer, StopStrings
+
+if TYPE_CHECKING:
+    from hotset.model.config import ModelConfig
+    from hotset.engine.memory import MemoryPlan
+    from hotset.text.chat import ChatTemplate
+    from hotset.text.tokenizer import Tokenizer
+
+FinishReason = Literal["stop", "length"]
+
+
+class Piece(str):
+    """Text that one token added (it may be empty while a character is incomplete); `token` is its id, None for text that was held back."""
+
+    __slots__ = ("token",)
+    token: int | None
+
+    def __new__(cls, text: str, token: int | None) -> Piece:
+        piece = super().__new__(cls, text)
+        piece.token = token
+        return piece
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What was generated: `tokens` without the prompt, end token included; times in seconds; `reused_tokens` of the prompt were held already."""
+
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: FinishReason
+    seed: int
+    prompt_tokens: int
+    reused_tokens: int
+    prompt_s: float
+    decode_s: float
+
+    @property
+    def prompt_tokens_per_s(self) -> float:
+        return (self.prompt_tokens - self.reused_tokens) / self.prompt_s if self.prompt_s else 0.0
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Decode speed: the first token comes with the prompt, so it is not counted."""
+        n = len(self.tokens) - 1
+        return n / self.decode_s if n > 0 and self.decode_s else 0.0
+
+
+class Stream(Iterator[Piece]):
+    """Pieces of text as they are generated; `result` is there when it is exhausted or closed."""
+
+    def __init__(self, engine: Engine, session: Session, prompt: list[int], params: SamplingParams) -> None:
+        self.seed = params.seed if params.seed is not None else secrets.randbits(64)
+        self._engine = engine
+        self._session = session
+        self._prompt = prompt
+        self._params = params
+        self._text: list[str] = []
+        self._tokens: list[int] = []
+        self._finish: FinishReason = "length"
+        self._times = [0.0, 0.0]
+        self._reused = 0
+        self._pieces = self._run()
+
+    def __next__(self) -> Piece:
+        return next(self._pieces)
+
+    def close(self) -> None:
+        """Stop generating; what came so far is the result."""
+        self._pieces.close()
+
+    @property
+    def result(self) -> Generation:
+        """The generation so far."""
+        return Generation(
+            text="".join(self._text),
+            tokens=tuple(self._tokens),
+            finish_reason=self._finish,
+            seed=self.seed,
+            prompt_tokens=len(self._prompt),
+            reused_tokens=self._reused,
+            prompt_s=self._times[0],
+            decode_s=self._times[1],
+        )
+
+    def _run(self) -> Iterator[Piece]:
+        session, params = self._session, self._params
+        session.start(params, self.seed, self._engine.end_ids)
+        self._reused = reusable(session.tokens, self._prompt)
+        session.keep(self._reused)
+        began = time.perf_counter()
+        session.feed(self._prompt[self._reused :])
+        self._times[0] = time.perf_counter() - began
+        text = TextOut(self._engine.tokenizer, params.stop)
+        room = session.n_ctx - len(self._prompt)
+        limit = room if params.max_tokens is None else min(room, params.max_tokens)
+        for n in range(limit):
+            drawn = session.next()
+            if n == 0:  # drawn from the prompt's logits
+                self._times[0] = time.perf_counter() - began
+                began = time.perf_counter()
+            self._times[1] = time.perf_counter() - began
+            self._tokens.append(drawn.token)
+            if drawn.is_end:
+                self._finish = "stop"
+                break
+            piece = text.push(drawn.token)
+            yield self._emit(piece, drawn.token)
+            if text.stopped:
+                self._finish = "stop"
+                return
+        if rest := text.flush():
+            yield self._emit(rest, None)
+
+    def _emit(self, text: str, token: int | None) -> Piece:
+        self._text.append(text)
+        return Piece(text, token)
+
+
+class TextOut:
+    """Token ids -> text to show: whole characters only, nothing of a stop string."""
+
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
+        self._detokenizer = Detokenizer(tokenizer)
+        self._stops = StopStrings(stops)
+        self.stopped = False
+
+    def push(self, token: int) -> str:
+        text, self.stopped = self._stops.push(self._detokenizer.push(token))
+        return text
+
+    def flush(self) -> str:
+        text, self.stopped = self._stops.push(self._detokenizer.flush())
+        return text if self.stopped else text + self._stops.flush()
+
+
+def reusable(held: Sequence[int], prompt: Sequence[int]) -> int:
+    """How many tokens of `prompt` a session holding `held` has already; the last one is always computed again, for its logits."""
+    n = 0
+    for a, b in zip(held, prompt[:-1], strict=False):
+        if a != b:
+            break
+        n += 1
+    return n
+
+
+class Engine:
+    """A loaded model; made by `hotset.load`."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        config: ModelConfig,
+        tokenizer: Tokenizer,
+        *,
+        n_ctx: int,
+        template: ChatTemplate | None,
+        memory: MemoryPlan,
+        notes: Sequence[str] = (),
+    ) -> None:
+        self.runner = runner
+        self.config = config
+        self.tokenizer = tokenizer
+        self.n_ctx = n_ctx
+        self.template = template
+        self.memory = memory
+        self.notes = tuple(notes)
+
+    @property
+    def device(self) -> str:
+        """"cpu" or "cuda"."""
+        return self.runner.device
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Tokens that end a text."""
+        return self.tokenizer.end_ids
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """Text -> ids. `add_special` adds what the model wants around a text; `parse_special` reads control tokens written in it."""
+        return self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """Ids -> text; bytes that are no UTF-8 become U+FFFD."""
+        return self.tokenizer.decode(self.checked(ids))
+
+    def checked(self, ids: Sequence[int] | NDArray[Any]) -> list[int]:
+        """The ids as a list; InputError where one is no integer from 0 to n_vocab - 1."""
+        for i in ids:
+            if isinstance(i, bool) or not isinstance(i, (int, np.integer)) or not 0 <= i < self.config.n_vocab:
+                raise InputError(f"token id {i!r} is not one of this model's; ids go from 0 to {self.config.n_vocab - 1}")
+        return [int(i) for i in ids]
+
+    def session(self, n_ctx: int | None = None) -> Session:
+        """An empty sequence to generate on; one that is kept reuses what a later prompt has in common with it."""
+        return self.runner.session(n_ctx or self.n_ctx)
+
+    def stream(self, prompt: str | Sequence[int], *, session: Session | None = None, **sampling: Any) -> Stream:
+        """Generate piece by piece; `sampling` are the fields of SamplingParams, the prompt is text or token ids."""
+        params = SamplingParams(**sampling)
+        ids = self.tokenize(prompt) if isinstance(prompt, str) else self.checked(prompt)
+        session = session or self.session()
+        if not ids:
+            raise InputError("the prompt is empty and this model has no begin token; give at least one token")
+        if len(ids) >= session.n_ctx:
+            raise InputError(
+                f"the prompt has {len(ids)} tokens and the context {session.n_ctx}; shorten it or raise --ctx-size (n_ctx)"
+            )
+        if bad := [t for t in params.logit_bias if t >= self.config.n_vocab]:
+            raise InputError(f"logit_bias holds the token id {bad[0]}; ids go from 0 to {self.config.n_vocab - 1}")
+        return Stream(self, session, ids, params)
+
+    def generate(self, prompt: str | Sequence[int], *, session: Session | None = None, **sampling: Any) -> Generation:
+        """Generate to the end; arguments as for `stream`."""
+        stream = self.stream(prompt, session=session, **sampling)
+        for _ in stream:
+            pass
+        return stream.result
+
+    def logits(
+        self,
+        ids: Sequence[int],
+        *,
+        mode: Mode = "fast",
+        stepwise: bool = False,
+        wanted: Sequence[int] | None = None,
+    ) -> NDArray[np.float32]:
+        """Logits float32 [len(ids), n_vocab] of every position (or of those in `wanted`) of a sequence that begins with `ids`.
+
+        `mode` is "fast" (int8 activations, float16 keys and values) or "reference" (all float32); `stepwise` feeds token by token.
+        """
+        if mode not in MODES:
+            raise InputError(f"mode {mode!r} is not one of {', '.join(MODES)}")
+        tokens = self.checked(ids)
+        positions = range(len(tokens)) if wanted is None else wanted
+        if not tokens:
+            return np.empty((0, self.config.n_vocab), np.float32)
+        return self.runner.logits(tokens, positions, mode, stepwise=stepwise)
+
+    def stats(self) -> Stats:
+        """What the expert cache did since loading or the last reset."""
+        return self.runner.stats()
+
+    def reset_stats(self) -> None:
+        """Count from zero; what is resident stays."""
+        self.runner.reset_stats()

@@ -1,0 +1,141 @@
+"""The CPU runner."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from hotset.engine.runner import Drawn, Mode
+from hotset.engine.sampling import sample
+from hotset.engine.stats import Meter, Stats
+from hotset.model.batch import Batch, prompt_batch
+from hotset.model.host_ops import HostKV, HostOps
+from hotset.model.transformer import forward
+
+if TYPE_CHECKING:
+    from hotset.config import SamplingParams
+    from hotset.experts.bank import ExpertBank
+    from hotset.experts.host_cache import HostCache
+    from hotset.model.config import ModelConfig
+    from hotset.model.weights import Weights
+
+# Rows of a prompt computed at once: enough for every expert to serve several, few enough that their activations stay in the CPU's caches.
+CHUNK = 256
+REASON = "experts are computed in host memory; the counts say what a GPU cache of this size would have done"
+# Numba's threads take orders from one thread at a time.
+_LOCK = threading.Lock()
+
+
+@dataclass(frozen=True, eq=False)
+class HostModel:
+    """A loaded model in host memory."""
+
+    config: ModelConfig
+    weights: Weights
+    bank: ExpertBank
+    cache: HostCache
+
+
+class HostRunner:
+    """See runner.Runner."""
+
+    device = "cpu"
+
+    def __init__(self, model: HostModel, threads: int) -> None:
+        self.model = model
+        self.threads = threads
+        self._meter = Meter(model.cache)
+
+    def ops(self, kv: HostKV, mode: Mode) -> HostOps:
+        """The ops over given keys and values."""
+        return HostOps(self.model.config, self.model.bank, self.model.cache, kv, fast=mode == "fast")
+
+    def kv(self, n_ctx: int, mode: Mode, n_seqs: int = 1) -> HostKV:
+        """Empty keys and values for `n_seqs` sequences."""
+        return HostKV(self.model.config, n_ctx, n_seqs, half=mode == "fast")
+
+    def forward(self, ops: HostOps, batch: Batch) -> NDArray[np.float32]:
+        """Logits float32 [n_wanted, n_vocab] of a batch."""
+        with _LOCK:
+            numba.set_num_threads(self.threads)
+            return np.asarray(forward(ops, self.model.weights, batch)[:, : self.model.config.n_vocab])
+
+    def logits(self, tokens: Sequence[int], wanted: Sequence[int], mode: Mode, *, stepwise: bool) -> NDArray[np.float32]:
+        ops = self.ops(self.kv(len(tokens), mode), mode)
+        chunk = 1 if stepwise else CHUNK
+        asked = np.asarray(wanted, np.int64)
+        out = np.empty((asked.size, self.model.config.n_vocab), np.float32)
+        with self._meter.phase("prompt", len(tokens)):
+            for start in range(0, len(tokens), chunk):
+                inside = (asked >= start) & (asked < start + chunk)
+                batch = prompt_batch(tokens[start : start + chunk], start, wanted=asked[inside] - start)
+                out[inside] = self.forward(ops, batch)
+        return out
+
+    def session(self, n_ctx: int) -> HostSession:
+        return HostSession(self, n_ctx)
+
+    def feed(self, ops: HostOps, tokens: Sequence[int], start: int) -> NDArray[np.float32]:
+        """Store a prompt's tokens from position `start` on -> logits float32 [n_vocab] of the last."""
+        with self._meter.phase("prompt", len(tokens)):
+            for at in range(0, len(tokens), CHUNK):
+                part = tokens[at : at + CHUNK]
+                last = [len(part) - 1] if at + CHUNK >= len(tokens) else []
+                logits = self.forward(ops, prompt_batch(part, start + at, wanted=last))
+        return logits[0]
+
+    def step(self, ops: HostOps, token: int, position: int) -> NDArray[np.float32]:
+        """One decode step -> logits float32 [n_vocab]."""
+        self._meter.tokens(1)
+        return self.forward(ops, prompt_batch([token], position, wanted=[0]))[0]
+
+    def stats(self) -> Stats:
+        return self._meter.stats(active=False, reason=REASON, fetch_ms=None)
+
+    def reset_stats(self) -> None:
+        self.model.cache.reset_stats()
+        self._meter.reset()
+
+    def reset_cache(self) -> None:
+        self.model.cache.reset()
+        self._meter.reset()
+
+
+class HostSession:
+    """See runner.Session."""
+
+    def __init__(self, runner: HostRunner, n_ctx: int) -> None:
+        self.n_ctx = n_ctx
+        self.tokens: list[int] = []
+        self._runner = runner
+        self._ops = runner.ops(runner.kv(n_ctx, "fast"), "fast")
+        self._stored = 0
+        self._logits: NDArray[np.float32] | None = None
+
+    def start(self, params: SamplingParams, seed: int, end_ids: frozenset[int]) -> None:
+        self._params, self._seed, self._end_ids = params, seed, end_ids
+
+    def keep(self, n: int) -> None:
+        del self.tokens[n:]
+        self._stored = min(self._stored, n)
+        self._logits = None
+
+    def feed(self, tokens: Sequence[int]) -> None:
+        self.tokens += tokens
+        left = self.tokens[self._stored :]
+        self._logits = self._runner.feed(self._ops, left, self._stored)
+        self._stored += len(left)
+
+    def next(self) -> Drawn:
+        if self._stored < len(self.tokens) or self._logits is None:
+            self._logits = self._runner.step(self._ops, self.tokens[-1], len(self.tokens) - 1)
+            self._stored = len(self.tokens)
+        token = sample(self._logits, self._params, self.tokens, self._seed, len(self.tokens))
+        self.tokens.append(token)
+        return Drawn(token, token in self._end_ids)

@@ -1,0 +1,223 @@
+"""`hotset.load`: from a name or path to an engine on a device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from hotset.engine.memory import host_plan, kv_bytes
+from hotset.errors import FileError, InputError
+from hotset.experts.policy import Policy
+from hotset.experts.slots import CacheShape, CacheSize, parse_bytes
+from hotset.gguf import open_gguf
+from hotset.host.threads import checked_threads
+from hotset.model import model_config
+from hotset.model.weights import EXPERT_ROLES, Tensors, expert_layouts, expert_tensor, load_weights
+
+if TYPE_CHECKING:
+    from hotset.engine.engine import Engine
+    from hotset.engine.memory import MemoryPlan
+    from hotset.engine.runner import Runner
+    from hotset.experts.bank import ExpertBank
+    from hotset.gguf import GGUFFile
+    from hotset.model.config import ModelConfig
+    from hotset.quant.layout import SpanLayout
+    from hotset.text.chat import ChatTemplate
+    from hotset.text.tokenizer import Tokenizer
+
+DEMO = "demo-moe-Q4_K_M.gguf"
+# What a model may hold unless asked for more: keys and values grow with it.
+DEFAULT_CTX = 4096
+# Where nothing is cached the size only says what to count; a quarter is what small cards hold of today's models.
+COUNTED_SIZE = CacheSize.parse("25%")
+MAX_ROWS = 8
+
+Device = Literal["auto", "cuda", "cpu"]
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How to load; see `load`."""
+
+    device: Device = "auto"
+    expert_cache: str = "auto"
+    policy: str = "lrfu:16"
+    vram: str | int | None = None
+    n_ctx: int | None = None
+    threads: int | None = None
+    pre: str | None = None
+    record_steps: int = 0
+
+    def __post_init__(self) -> None:
+        if self.device not in ("auto", "cuda", "cpu"):
+            raise InputError(f"device {self.device!r} is not one of auto, cuda, cpu")
+        if self.n_ctx is not None and (isinstance(self.n_ctx, bool) or not isinstance(self.n_ctx, int) or self.n_ctx < 2):
+            raise InputError(f"the context (n_ctx, --ctx-size) must be at least 2 tokens, not {self.n_ctx!r}")
+        if self.record_steps < 0:
+            raise InputError(f"record_steps must be 0 or more, not {self.record_steps}")
+
+    @property
+    def size(self) -> CacheSize:
+        return CacheSize.parse(self.expert_cache)
+
+    @property
+    def vram_bytes(self) -> int | None:
+        if self.vram is None or isinstance(self.vram, int):
+            return self.vram
+        return parse_bytes(self.vram, "vram")
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """An opened and checked file: everything that loading onto a device starts from."""
+
+    file: GGUFFile
+    config: ModelConfig
+    tensors: Tensors
+    spans: tuple[SpanLayout, ...]
+    n_ctx: int
+    options: LoadOptions
+    progress: Progress
+
+    @property
+    def dense_bytes(self) -> int:
+        """File bytes of everything that is no expert."""
+        experts = {expert_tensor(i, role) for i in range(self.config.n_layers) for role in EXPERT_ROLES}
+        return sum(t.n_bytes for t in self.file.tensors.values() if t.name not in experts)
+
+    def shape(self, n_slots: tuple[int, ...]) -> CacheShape:
+        n = self.config.n_layers
+        span_bytes = tuple(s.n_bytes for s in self.spans)
+        return CacheShape(span_bytes, (self.config.n_experts,) * n, n_slots, self.config.n_picks, MAX_ROWS)
+
+    def fill(self, bank: ExpertBank) -> None:
+        """The experts into the bank, layer by layer; pages of the file are let go as they are copied."""
+        done = 0
+        for i in range(self.config.n_layers):
+            for role in EXPERT_ROLES:
+                name = expert_tensor(i, role)
+                bank.fill(i, role, self.file.data(name))
+                self.file.let_go(name)
+                done += self.file.tensors[name].n_bytes
+                self.progress("experts", done, self.file.total_bytes - self.dense_bytes)
+
+
+def resolve(model: str | os.PathLike[str]) -> Path:
+    """The file of a model's name: "demo", or a path."""
+    if model == "demo":
+        return Path(__file__).resolve().parents[1] / "data" / DEMO
+    path = Path(model).expanduser()
+    if path.is_dir():
+        raise FileError(path, "model", "is a folder", hint="name the .gguf file in it (for a split model any of its parts)")
+    if not path.exists():
+        raise FileError(path, "model", "there is no such file", hint='give the path of a .gguf file, or "demo" for the bundled model')
+    return path
+
+
+def load(
+    model: str | os.PathLike[str],
+    *,
+    device: Device = "auto",
+    expert_cache: str = "auto",
+    policy: str = "lrfu:16",
+    vram: str | int | None = None,
+    n_ctx: int | None = None,
+    threads: int | None = None,
+    pre: str | None = None,
+    record_steps: int = 0,
+    progress: Progress = lambda _stage, _done, _total: None,
+) -> Engine:
+    """Load a model and make it ready.
+
+    `model` is "demo" or the path of a GGUF file (any part of a split one). `device` "auto" takes the GPU where one can be used.
+    `expert_cache` is its size: "6GiB", "25%" of each layer's experts, "16slots" per layer, "auto" or "off"; `policy` is lrfu:HALF_LIFE,
+    lru, lfu or static. `vram` bounds all that is put on the GPU ("8GiB" or bytes). `n_ctx` is the context in tokens, `threads` the CPU
+    threads (default: physical cores). `pre` overrides the tokenizer's name for splitting text. `record_steps` keeps the picks of so many
+    last steps. `progress` is called with a stage, what is done and the whole.
+
+    Raises HotsetError: FileError (the file), PlacementError (memory), DeviceError (the GPU), InputError (an argument).
+    """
+    options = LoadOptions(
+        device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=n_ctx, threads=threads, pre=pre, record_steps=record_steps
+    )  # fmt: skip
+    Policy.parse(options.policy), options.size, options.vram_bytes  # all arguments are checked before a long load begins
+    checked_threads(options.threads)
+    file = open_gguf(resolve(model))
+    config = model_config(file.metadata)
+    tensors = Tensors(file)
+    source = Source(
+        file, config, tensors, expert_layouts(tensors, config), n_ctx or min(config.n_ctx_train, DEFAULT_CTX), options, progress
+    )  # fmt: skip
+    chosen, notes = choose_device(options.device)
+    return _load_cuda(source, notes) if chosen == "cuda" else _load_host(source, notes)
+
+
+def choose_device(wanted: Device) -> tuple[Literal["cuda", "cpu"], list[str]]:
+    """The device to use, and what the user should be told of the choice."""
+    if wanted == "cpu":
+        return "cpu", []
+    from hotset.engine.cuda import cuda_problem
+
+    problem = cuda_problem()
+    if problem is None:
+        return "cuda", []
+    if wanted == "cuda":
+        raise problem
+    return "cpu", [f"running on the CPU: {problem}"]
+
+
+def _load_host(source: Source, notes: list[str]) -> Engine:
+    from hotset.engine.host import HostModel, HostRunner
+    from hotset.experts.bank import ExpertBank
+    from hotset.experts.host_cache import HostCache
+    from hotset.model.host_ops import HostPlace
+
+    config, options = source.config, source.options
+    bank = ExpertBank(source.spans, config.n_experts)
+    source.fill(bank)
+    weights = load_weights(source.tensors, config, source.spans, HostPlace())
+    size = COUNTED_SIZE if options.size.kind == "auto" else options.size
+    n_slots = size.n_slots(bank.span_bytes, (config.n_experts,) * config.n_layers)
+    cache = HostCache(source.shape(n_slots), Policy.parse(options.policy), ring_steps=options.record_steps)
+    runner = HostRunner(HostModel(config, weights, bank, cache), checked_threads(options.threads))
+    kv = kv_bytes(config, source.n_ctx, 1, 2)
+    return _engine(source, runner, host_plan(config, source.spans, source.dense_bytes, kv, n_slots), notes)
+
+
+def _load_cuda(source: Source, notes: list[str]) -> Engine:
+    from hotset.engine.cuda import load_cuda
+
+    runner, plan = load_cuda(source)
+    return _engine(source, runner, plan, notes)
+
+
+def _engine(source: Source, runner: Runner, plan: MemoryPlan, notes: list[str]) -> Engine:
+    from hotset.engine.engine import Engine
+
+    tokenizer, template = text_of(source)
+    if source.n_ctx > source.config.n_ctx_train:
+        notes = [*notes, f"the context of {source.n_ctx} is longer than the {source.config.n_ctx_train} the model was made for"]
+    return Engine(
+        runner, source.config, tokenizer, n_ctx=source.n_ctx, template=template, memory=plan, notes=notes
+    )  # fmt: skip
+
+
+def text_of(source: Source) -> tuple[Tokenizer, ChatTemplate | None]:
+    """The tokenizer, and the chat template where the file has one."""
+    from hotset.text.chat import ChatTemplate, default_template
+    from hotset.text.tokenizer import Tokenizer
+
+    metadata = source.file.metadata
+    tokenizer = Tokenizer.from_metadata(metadata, path=str(source.file.path), pre=source.options.pre)
+    text = default_template(metadata)
+    if text is None:
+        return tokenizer, None
+
+    def spelling(token: int | None) -> str:
+        return "" if token is None else tokenizer.token_text(token)
+
+    return tokenizer, ChatTemplate(text, bos=spelling(tokenizer.bos_id), eos=spelling(tokenizer.eos_id))

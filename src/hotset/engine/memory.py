@@ -1,0 +1,113 @@
+"""What goes where and how much it takes: the memory table, and the slots that a budget leaves room for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from hotset.errors import PlacementError
+
+if TYPE_CHECKING:
+    from hotset.experts.slots import CacheSize
+    from hotset.model.config import ModelConfig
+    from hotset.quant.layout import SpanLayout
+
+GIB = 1 << 30
+MIB = 1 << 20
+Where = Literal["host", "gpu"]
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """One use of memory: `name`, where it lies, bytes, and why it is that large."""
+
+    name: str
+    where: Where
+    n_bytes: int
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """All uses of memory; `budget` is what the GPU may hold in all, None on the CPU."""
+
+    rows: tuple[MemoryRow, ...]
+    n_slots: tuple[int, ...]
+    budget: int | None = None
+
+    def total(self, where: Where) -> int:
+        return sum(r.n_bytes for r in self.rows if r.where == where)
+
+    def bytes_of(self, name: str) -> int:
+        return sum(r.n_bytes for r in self.rows if r.name == name)
+
+
+def kv_bytes(config: ModelConfig, n_ctx: int, n_seqs: int, element_bytes: int) -> int:
+    """Bytes of keys and values."""
+    return 2 * config.n_layers * n_seqs * config.n_kv_heads * n_ctx * config.d_head * element_bytes
+
+
+def slots_note(n_slots: Sequence[int], config: ModelConfig) -> str:
+    """"32 of 128 experts per layer"."""
+    low, high = min(n_slots), max(n_slots)
+    return f"{low if low == high else f'{low} to {high}'} of {config.n_experts} experts per layer"
+
+
+def host_plan(config: ModelConfig, spans: Sequence[SpanLayout], weights: int, kv: int, n_slots: tuple[int, ...]) -> MemoryPlan:
+    """The CPU's table: the cache's slots cost nothing, for the cache is only counted."""
+    experts = sum(s.n_bytes for s in spans) * config.n_experts
+    rows = (
+        MemoryRow("weights", "host", weights, "attention, norms, routers, embedding, output"),
+        MemoryRow("experts", "host", experts, f"{config.n_layers} layers of {config.n_experts}"),
+        MemoryRow("KV cache", "host", kv, "float16"),
+    )
+    return MemoryPlan(rows, n_slots)
+
+
+@dataclass(frozen=True)
+class DeviceNeeds:
+    """What the GPU must hold beside slots, in bytes; `reserve` stays free."""
+
+    context: int
+    weights: int
+    kv: int
+    scratch: int
+    overflow: int
+    reserve: int
+
+    @property
+    def total(self) -> int:
+        return self.context + self.weights + self.kv + self.scratch + self.overflow + self.reserve
+
+
+def device_plan(
+    config: ModelConfig, spans: Sequence[SpanLayout], needs: DeviceNeeds, size: CacheSize, budget: int
+) -> MemoryPlan:
+    """Slots for `size` within `budget` bytes of VRAM; PlacementError where the rest, or the size asked for, does not fit."""
+    span_bytes = [s.n_bytes for s in spans]
+    room = budget - needs.total
+    if room < 0:
+        raise PlacementError(
+            f"the GPU may hold {budget / GIB:.2f} GiB, and without a single expert {needs.total / GIB:.2f} GiB are needed "
+            f"(weights {needs.weights / GIB:.2f}, KV cache {needs.kv / GIB:.2f}, overflow {needs.overflow / GIB:.2f}, "
+            f"reserve {needs.reserve / GIB:.2f}); lower --ctx-size, raise --vram, or run with --device cpu"
+        )
+    n_slots = size.n_slots(span_bytes, [config.n_experts] * config.n_layers, room)
+    slots = sum(n * b for n, b in zip(n_slots, span_bytes, strict=True))
+    if slots > room:
+        raise PlacementError(
+            f"the expert cache asked for needs {slots / GIB:.2f} GiB and {room / GIB:.2f} GiB are left of {budget / GIB:.2f} GiB; "
+            "use --expert-cache auto or a smaller size"
+        )
+    rows = (
+        MemoryRow("CUDA context", "gpu", needs.context, "the driver's own"),
+        MemoryRow("weights", "gpu", needs.weights, "attention, norms, routers, embedding, output"),
+        MemoryRow("KV cache", "gpu", needs.kv, "float16"),
+        MemoryRow("scratch", "gpu", needs.scratch, "activations and logits"),
+        MemoryRow("overflow", "gpu", needs.overflow, "misses that find no slot"),
+        MemoryRow("slots", "gpu", slots, slots_note(n_slots, config)),
+        MemoryRow("reserve", "gpu", needs.reserve, "left free"),
+        MemoryRow("experts", "host", sum(span_bytes) * config.n_experts, "page-locked"),
+    )
+    return MemoryPlan(rows, n_slots, budget)

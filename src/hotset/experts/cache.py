@@ -1,0 +1,147 @@
+"""The expert cache on the device: slots, the overflow area and the tables that the lookup and fetch kernels work on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import triton  # type: ignore[import-untyped]
+
+from hotset.experts.host_cache import unroll_ring
+from hotset.experts.policy import LayerState, Policy, check_seed
+from hotset.experts.stats import CacheStats, counter_columns
+from hotset.kernels.fetch import fetch
+from hotset.kernels.lookup import LookupBuffers, lookup
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from hotset.experts.slots import CacheShape
+
+POISON = 0xFF  # NaN in every float format: a span read before it was filled shows
+
+
+class ExpertCache:
+    """Slots per layer and what is in them. Nothing is allocated after the constructor: lookup and fetch may be captured.
+
+    `bank_base` has the address of expert 0 of every layer, as the device reads it; the bank must outlive the cache.
+    """
+
+    def __init__(
+        self,
+        shape: CacheShape,
+        policy: Policy,
+        bank_base: Sequence[int],
+        device: torch.device | str,
+        *,
+        ring_steps: int = 0,
+        poison: bool = False,
+    ) -> None:
+        self.shape = shape
+        self.policy = policy
+        self.device = torch.device(device)
+        self._pools = [
+            torch.empty(span * slots, dtype=torch.uint8, device=device)
+            for span, slots in zip(shape.span_bytes, shape.n_slots, strict=True)
+        ]
+        self._overflow = torch.empty(shape.overflow_bytes, dtype=torch.uint8, device=device)
+        if poison:
+            for area in (*self._pools, self._overflow):
+                area.fill_(POISON)
+        self._bank_base = tuple(bank_base)
+        self._buffers = self._allocate(ring_steps)
+        self.reset()
+
+    def _allocate(self, ring_steps: int) -> LookupBuffers:
+        shape, device = self.shape, self.device
+        n_layers, max_picks = shape.n_layers, shape.max_rows * shape.k
+        padded = triton.next_power_of_2(max(shape.n_experts, default=1))
+        pools = [pool.data_ptr() for pool in self._pools]
+        overflow = [self._overflow.data_ptr()] * n_layers
+        rows = list(zip(self._bank_base, pools, overflow, shape.span_bytes, shape.n_slots, strict=True))
+        return LookupBuffers(
+            table=torch.tensor(rows, dtype=torch.int64, device=device),
+            decay=torch.from_numpy(self.policy.decay_table(shape.max_rows)).to(device),
+            step=torch.zeros(n_layers, dtype=torch.int32, device=device),
+            score=torch.zeros(n_layers, padded, dtype=torch.int32, device=device),
+            slot_of=torch.full((n_layers, padded), -1, dtype=torch.int32, device=device),
+            counters=torch.zeros(n_layers, 4, dtype=torch.int64, device=device),
+            address=torch.zeros(max_picks, dtype=torch.int64, device=device),
+            fetch_source=torch.zeros(max_picks, dtype=torch.int64, device=device),
+            fetch_target=torch.zeros(max_picks, dtype=torch.int64, device=device),
+            n_fetch=torch.zeros(1, dtype=torch.int32, device=device),
+            ring=torch.full(
+                (ring_steps, n_layers, max_picks), -1, dtype=torch.int16, pin_memory=self.device.type == "cuda"
+            ),
+        )
+
+    @property
+    def address(self) -> torch.Tensor:
+        """Device addresses int64 [max_rows * k] of the experts of the last lookup, pick by pick; 0 in padded rows. Valid once `fetch` has run."""
+        return self._buffers.address
+
+    def lookup(self, layer: int, picks: torch.Tensor, row_mask: torch.Tensor) -> torch.Tensor:
+        """Decide a request: picks int32 [rows, k]; rows where row_mask (int32 [rows]) is 0 are padding. Returns its part of `address`."""
+        lookup(self._buffers, self.policy.name, layer, picks, row_mask)
+        return self.address[: picks.numel()]
+
+    def fetch(self, layer: int) -> None:
+        """Bring in what the last lookup of this layer missed."""
+        buffers = self._buffers
+        fetch(buffers.fetch_source, buffers.fetch_target, buffers.n_fetch, self.shape.span_bytes[layer])
+
+    def seed(self, layer: int, experts: Sequence[int]) -> None:
+        """Make exactly these experts of a layer resident, in slots 0, 1, ..., and bring them in."""
+        chosen = check_seed(experts, self.shape.n_experts[layer], self.shape.n_slots[layer])
+        index = torch.tensor(chosen, dtype=torch.int64, device=self.device)
+        slots = torch.arange(len(chosen), device=self.device)
+        self._buffers.slot_of[layer] = -1
+        self._buffers.slot_of[layer, index] = slots.int()
+        span = self.shape.span_bytes[layer]
+        count = torch.tensor([len(chosen)], dtype=torch.int32, device=self.device)
+        fetch(self._bank_base[layer] + index * span, self._pools[layer].data_ptr() + slots * span, count, span)
+
+    def reset(self) -> None:
+        """As new: cold (but for `static`, which starts with experts 0, 1, ...), with nothing counted or recorded."""
+        buffers = self._buffers
+        self.reset_stats()
+        for scores in (buffers.step, buffers.score):
+            scores.zero_()
+        buffers.slot_of.fill_(-1)
+        buffers.ring.fill_(-1)
+        if self.policy.name == "static":
+            for layer, n_slots in enumerate(self.shape.n_slots):
+                self.seed(layer, range(n_slots))
+
+    def reset_stats(self) -> None:
+        """Count from zero again; scores and residency stay."""
+        self._buffers.counters.zero_()
+
+    def stats(self) -> CacheStats:
+        """Copy the counts to the host, which waits for the device."""
+        shape = self.shape
+        return CacheStats(
+            *counter_columns(self._buffers.counters.cpu().numpy()),
+            policy=str(self.policy),
+            n_slots=shape.n_slots,
+            n_experts=shape.n_experts,
+            span_bytes=shape.span_bytes,
+        )
+
+    def state(self, layer: int) -> LayerState:
+        """Copy a layer's scores and residency into the reference's form."""
+        n_experts = self.shape.n_experts[layer]
+        state = LayerState(self.policy, n_experts, self.shape.n_slots[layer], self.shape.max_rows)
+        state.step[0] = self._buffers.step[layer].item()
+        state.score[:] = self._buffers.score[layer, :n_experts].cpu().numpy().view(state.score.dtype)
+        state.slot_of_expert[:] = self._buffers.slot_of[layer, :n_experts].cpu().numpy()
+        return state
+
+    def recorded_picks(self) -> NDArray[np.int16]:
+        """Return picks [steps, layers, max_rows, k] of the last steps that the ring holds, oldest first; -1 in padded rows."""
+        steps = int(self._buffers.step.max().item()) if self.shape.n_layers else 0
+        ring = self._buffers.ring.numpy().reshape(-1, self.shape.n_layers, self.shape.max_rows, self.shape.k)
+        return unroll_ring(ring, steps)

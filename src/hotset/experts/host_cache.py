@@ -1,0 +1,100 @@
+"""The expert cache of the CPU engine: experts are computed where they lie, and the policy says what a GPU cache would have hit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hotset.experts.policy import LayerState, Policy, compiled_request
+from hotset.experts.stats import CacheStats, counter_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from hotset.experts.slots import CacheShape
+
+
+class HostCache:
+    """Runs the policy on the picks of every request, and moves nothing."""
+
+    def __init__(self, shape: CacheShape, policy: Policy, *, ring_steps: int = 0) -> None:
+        self.shape = shape
+        self.policy = policy
+        self._layers = [
+            LayerState(policy, n_experts, n_slots, shape.max_rows)
+            for n_experts, n_slots in zip(shape.n_experts, shape.n_slots, strict=True)
+        ]
+        self._counters = np.zeros((shape.n_layers, 4), np.int64)
+        self._ring = np.full((ring_steps, shape.n_layers, shape.max_rows, shape.k), -1, np.int16)
+        self._all_real = np.ones(shape.max_rows, np.int32)
+        self._location = np.empty((shape.max_rows, shape.k), np.int32)
+        self._fetch = np.empty((2, shape.max_rows * shape.k), np.int32)
+        self._request: Callable[..., int] = compiled_request()
+
+    def lookup(self, layer: int, picks: NDArray[np.int32], row_mask: NDArray[np.int32] | None = None) -> None:
+        """Note picks int32 [rows, k] of one request of a layer; rows where row_mask is 0 are padding."""
+        state = self._layers[layer]
+        rows = len(picks)
+        real = self._all_real[:rows] if row_mask is None else row_mask
+        self._request(
+            self.policy.kind.code,
+            state.n_slots,
+            state.decay,
+            picks,
+            real,
+            state.step,
+            state.score,
+            state.slot_of_expert,
+            self._location[:rows],
+            self._fetch[0],
+            self._fetch[1],
+            self._counters[layer],
+        )
+        if len(self._ring) and real.any():
+            entry = self._ring[(int(state.step[0]) - 1) % len(self._ring), layer]
+            entry[:] = -1
+            entry[:rows] = np.where(real[:, None] != 0, picks, -1)
+
+    def seed(self, layer: int, experts: Sequence[int]) -> None:
+        """Make exactly these experts of a layer resident."""
+        self._layers[layer].seed(experts)
+
+    def state(self, layer: int) -> LayerState:
+        """Scores and residency of a layer."""
+        return self._layers[layer]
+
+    def stats(self) -> CacheStats:
+        """Return the counts since the last reset."""
+        shape = self.shape
+        return CacheStats(
+            *counter_columns(self._counters),
+            policy=str(self.policy),
+            n_slots=shape.n_slots,
+            n_experts=shape.n_experts,
+            span_bytes=shape.span_bytes,
+        )
+
+    def recorded_picks(self) -> NDArray[np.int16]:
+        """Return picks [steps, layers, max_rows, k] of the last steps that the ring holds, oldest first; -1 in padded rows."""
+        return unroll_ring(self._ring, max((int(state.step[0]) for state in self._layers), default=0))
+
+    def reset_stats(self) -> None:
+        """Count from zero again; scores and residency stay."""
+        self._counters[:] = 0
+
+    def reset(self) -> None:
+        """As new: cold and with nothing counted or recorded."""
+        self.reset_stats()
+        self._ring[:] = -1
+        for state in self._layers:
+            state.reset()
+
+
+def unroll_ring(ring: NDArray[np.int16], steps: int) -> NDArray[np.int16]:
+    """Return the last entries of a ring in the order in which they were written, `steps` of them in all."""
+    if steps <= len(ring):
+        return ring[:steps].copy()
+    return np.roll(ring, -(steps % len(ring)), axis=0) if len(ring) else ring.copy()

@@ -1,0 +1,155 @@
+"""Activations: float32 rows and, in fast mode, the same rows as int8 in blocks of 32 with a scale each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from hotset.host.compile import compiled
+from hotset.host.memory import float_of_bits, magnitude_bits, power_of_two
+
+X_BLOCK = 32
+X_HALF = 16
+_PARALLEL_FROM = 16
+
+FloatRows = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Activation:
+    """`f` float32 [m, n]; `q` int8 [m, n], `d` float32 [m, n/32] scales, `m` float32 [m, n/32] scale times sum of q, `h` int32 [m, n/16] sums of q.
+
+    The last four are empty where n is no multiple of 32 or in reference mode.
+    """
+
+    f: FloatRows
+    q: NDArray[np.int8]
+    d: FloatRows
+    m: FloatRows
+    h: NDArray[np.int32]
+
+    @property
+    def n_rows(self) -> int:
+        return self.f.shape[0]
+
+    @property
+    def has_integers(self) -> bool:
+        return self.q.size > 0
+
+
+def empty_activation(rows: int, n: int, *, integers: bool) -> Activation:
+    """Uninitialised buffers; NaN where a float would otherwise be stale."""
+    cols = n if integers and n % X_BLOCK == 0 else 0
+    return Activation(
+        f=np.full((rows, n), np.nan, np.float32),
+        q=np.zeros((rows, cols), np.int8),
+        d=np.full((rows, cols // X_BLOCK), np.nan, np.float32),
+        m=np.full((rows, cols // X_BLOCK), np.nan, np.float32),
+        h=np.zeros((rows, cols // X_HALF), np.int32),
+    )
+
+
+@compiled(inline=True)
+def quantize_row(f: Any, q: Any, d: Any, m: Any, h: Any) -> None:
+    """d = max|x| / 127, q = x (127 / max|x|) rounded half to even, per block of 32."""
+    for b in range(d.size):
+        x, out = f[b * X_BLOCK : (b + 1) * X_BLOCK], q[b * X_BLOCK : (b + 1) * X_BLOCK]
+        bits = np.int32(0)
+        for i in range(X_BLOCK):
+            bits = max(bits, magnitude_bits(x[i]))
+        top = float_of_bits(bits)
+        inverse = np.float32(127) / top if top > 0 else np.float32(0)
+        for i in range(X_BLOCK):
+            out[i] = np.int8(np.rint(x[i] * inverse))
+        first, second = np.int32(0), np.int32(0)
+        for i in range(X_HALF):
+            first += np.int32(out[i])
+        for i in range(X_HALF, X_BLOCK):
+            second += np.int32(out[i])
+        h[2 * b], h[2 * b + 1] = first, second
+        d[b] = top / np.float32(127)
+        m[b] = d[b] * np.float32(first + second)
+
+
+@compiled(inline=True)
+def exp32(x: float) -> float:
+    """e^x in float32 to 2 units in the last place, as plain arithmetic that LLVM runs on all lanes (Cephes expf)."""
+    x = min(max(x, np.float32(-87)), np.float32(88))
+    n = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
+    r = x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4)
+    p = np.float32(1.9875691500e-4)
+    p = p * r + np.float32(1.3981999507e-3)
+    p = p * r + np.float32(8.3334519073e-3)
+    p = p * r + np.float32(4.1665795894e-2)
+    p = p * r + np.float32(1.6666665459e-1)
+    p = p * r + np.float32(5.0000001201e-1)
+    return (p * r * r + r + np.float32(1)) * power_of_two(np.int32(n))
+
+
+@cache
+def _norm_kernel(parallel: bool) -> Any:
+    @compiled(parallel=parallel)
+    def norm(x: Any, weight: Any, eps: float, f: Any, q: Any, d: Any, m: Any, h: Any) -> None:
+        n = x.shape[1]
+        for r in numba.prange(x.shape[0]):
+            total = 0.0
+            for i in range(n):
+                total += float(x[r, i]) * float(x[r, i])
+            scale = np.float32(1.0 / math.sqrt(total / n + eps))
+            for i in range(n):
+                f[r, i] = x[r, i] * scale * weight[i]
+            quantize_row(f[r], q[r], d[r], m[r], h[r])
+
+    return norm
+
+
+@cache
+def _quantize_kernel(parallel: bool) -> Any:
+    @compiled(parallel=parallel)
+    def quantize(f: Any, q: Any, d: Any, m: Any, h: Any) -> None:
+        for r in numba.prange(f.shape[0]):
+            quantize_row(f[r], q[r], d[r], m[r], h[r])
+
+    return quantize
+
+
+@cache
+def _swiglu_kernel(parallel: bool) -> Any:
+    @compiled(parallel=parallel)
+    def swiglu(gate: Any, up: Any, f: Any, q: Any, d: Any, m: Any, h: Any) -> None:
+        for r in numba.prange(f.shape[0]):
+            for i in range(f.shape[1]):
+                g = gate[r, i]
+                f[r, i] = g / (np.float32(1) + exp32(-g)) * up[r, i]
+            quantize_row(f[r], q[r], d[r], m[r], h[r])
+
+    return swiglu
+
+
+def rms_norm(x: FloatRows, weight: FloatRows, eps: float, *, integers: bool) -> Activation:
+    """x / rms(x) * weight per row, float32 [m, n]."""
+    a = empty_activation(*x.shape, integers=integers)
+    _norm_kernel(x.shape[0] >= _PARALLEL_FROM)(x, weight, eps, a.f, a.q, a.d, a.m, a.h)
+    return a
+
+
+def quantized(f: FloatRows, *, integers: bool) -> Activation:
+    """The activation of given rows; `f` is kept, not copied."""
+    a = empty_activation(*f.shape, integers=integers)
+    a = Activation(f, a.q, a.d, a.m, a.h)
+    if a.has_integers:
+        _quantize_kernel(f.shape[0] >= _PARALLEL_FROM)(a.f, a.q, a.d, a.m, a.h)
+    return a
+
+
+def swiglu(gate: FloatRows, up: FloatRows, n: int, *, integers: bool) -> Activation:
+    """silu(gate) * up per row, the first `n` columns of each; the product stays float32 (it may pass float16's 65,504)."""
+    a = empty_activation(gate.shape[0], n, integers=integers)
+    _swiglu_kernel(gate.shape[0] >= _PARALLEL_FROM)(gate, up, a.f, a.q, a.d, a.m, a.h)
+    return a

@@ -1,0 +1,56 @@
+"""Numba as hotset uses it: no fastmath, no GIL, no check for division by zero (it would keep loops from the vector unit), and machine code kept on disk in a folder of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba.core import config as numba_config
+
+
+def cache_root() -> Path:
+    """Where hotset keeps what it computed once: $HOTSET_CACHE, else $XDG_CACHE_HOME/hotset, else ~/.cache/hotset."""
+    if own := os.environ.get("HOTSET_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hotset"
+
+
+@cache
+def code_cache() -> str:
+    """A folder for machine code, named after the sources: Numba does not see an edited intrinsic, so an edit must change the folder."""
+    package = Path(__file__).resolve().parents[1]
+    digest = hashlib.sha256(numba.__version__.encode())
+    for folder in ("host", "quant", "experts"):
+        for source in sorted((package / folder).glob("*.py")):
+            digest.update(source.read_bytes())
+    folder = cache_root() / "numba" / digest.hexdigest()[:16]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError:  # a read-only home: compile again in each process rather than fail
+        return tempfile.mkdtemp(prefix="hotset-numba-")
+    return str(folder)
+
+
+def compiled(*, parallel: bool = False, inline: bool = False) -> Callable[[Callable[..., Any]], Any]:
+    """Decorator: njit with hotset's settings. `inline` leaves the function to its callers (no entry of its own on disk)."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        if inline:
+            return numba.njit(nogil=True, boundscheck=False, error_model="numpy")(function)
+        # Numba reads the folder when the decorator runs; the user's own setting stands before and after.
+        before = numba_config.CACHE_DIR
+        numba_config.CACHE_DIR = code_cache()
+        try:
+            return numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", parallel=parallel)(function)
+        finally:
+            numba_config.CACHE_DIR = before
+
+    return decorate

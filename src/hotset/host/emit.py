@@ -1,0 +1,243 @@
+"""LLVM IR for the inner loops: sixteen rows at a time, one lane each.
+
+`Emitter` wraps a builder with the few vector operations that the formats' `chunks` functions use; `Block` gives them the loads of one
+block; `Sub` and `Chunk` are what they hand back. A format so describes its bits once, and host/dot.py makes the integer and the float
+product of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+
+from hotset.host.cpu import has_half
+from hotset.quant.layout import GROUP, QuantFormat
+
+I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
+F32 = ir.FloatType()
+HALF = ir.HalfType()
+LANES_I32 = ir.VectorType(I32, GROUP)
+LANES_F32 = ir.VectorType(F32, GROUP)
+
+
+@dataclass(frozen=True)
+class Sub:
+    """A run of elements under one scale: element `k0` of the block on, `n_words` words of four unsigned bytes; value = scale (q - offset) - minimum."""
+
+    k0: int
+    word: Callable[[int], Any]
+    n_words: int
+    scale: Callable[[], Any]
+    minimum: Callable[[], Any] | None
+    offset: int
+    wide: bool
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Runs that share loaded words, so that they are computed side by side; or plain `floats` (one element)."""
+
+    subs: tuple[Sub, ...]
+    floats: Any = None
+
+
+class Emitter:
+    """Vector operations on sixteen lanes; `level` is one of cpu.LEVELS."""
+
+    def __init__(self, builder: Any, level: str) -> None:
+        self.b = builder
+        self.level = level
+
+    # What formats use.
+
+    def chunk(self, *subs: Sub) -> Chunk:
+        return Chunk(subs)
+
+    def floats(self, values: Any) -> Chunk:
+        return Chunk((), values)
+
+    def sub(
+        self,
+        k0: int,
+        word: Callable[[int], Any],
+        n_words: int,
+        *,
+        scale: Callable[[], Any],
+        minimum: Callable[[], Any] | None = None,
+        offset: int = 0,
+        wide: bool = False,
+    ) -> Sub:
+        """`wide`: bytes use all eight bits, so that a pair of products does not fit 16 bits."""
+        return Sub(k0, word, n_words, scale, minimum, offset, wide)
+
+    def nibble(self, words: Any, *, high: bool) -> Any:
+        return self.b.and_(self.shr(words, 4) if high else words, self.splat(0x0F0F0F0F))
+
+    def bit(self, words: Any, index: int, *, to: int) -> Any:
+        """Bit `index` of each byte, moved to bit `to`."""
+        return self.shl(self.b.and_(self.shr(words, index), self.splat(0x01010101)), to)
+
+    def pair(self, words: Any, index: int, *, to: int) -> Any:
+        """Bit pair `index` of each byte, moved to bits `to`, `to` + 1."""
+        return self.shl(self.b.and_(self.shr(words, 2 * index), self.splat(0x03030303)), to)
+
+    def or_(self, a: Any, b: Any) -> Any:
+        return self.b.or_(a, b)
+
+    def xor(self, a: Any, mask: int) -> Any:
+        return self.b.xor(a, self.splat(mask))
+
+    def shl(self, a: Any, n: int) -> Any:
+        return self.b.shl(a, self.splat(n)) if n else a
+
+    def shr(self, a: Any, n: int) -> Any:
+        return self.b.lshr(a, self.splat(n)) if n else a
+
+    def fmul(self, a: Any, b: Any) -> Any:
+        return self.b.fmul(a, b)
+
+    def to_float(self, integers: Any) -> Any:
+        return self.b.sitofp(integers, LANES_F32)
+
+    def bits_to_float(self, words: Any) -> Any:
+        return self.b.bitcast(words, LANES_F32)
+
+    # What the products use.
+
+    def splat(self, n: int) -> Any:
+        return ir.Constant(LANES_I32, [n & 0xFFFFFFFF] * GROUP)
+
+    def zeros(self) -> Any:
+        return ir.Constant(LANES_F32, [0.0] * GROUP)
+
+    def broadcast(self, scalar: Any) -> Any:
+        lanes = ir.VectorType(scalar.type, GROUP)
+        one = self.b.insert_element(ir.Constant(lanes, ir.Undefined), scalar, I32(0))
+        return self.b.shuffle_vector(one, ir.Constant(lanes, ir.Undefined), ir.Constant(LANES_I32, [0] * GROUP))
+
+    def fma(self, a: Any, b: Any, c: Any) -> Any:
+        return self.b.call(self.intrinsic(f"llvm.fma.v{GROUP}f32", LANES_F32, [LANES_F32] * 3), [a, b, c])
+
+    def intrinsic(self, name: str, result: Any, arguments: list[Any]) -> Any:
+        module = self.b.module
+        return module.globals.get(name) or ir.Function(module, ir.FunctionType(result, arguments), name)
+
+    def at(self, base: Any, offset: Any, kind: Any) -> Any:
+        """Pointer to `kind` at address `base` + `offset` bytes (both i64)."""
+        return self.b.inttoptr(self.b.add(base, offset), kind.as_pointer())
+
+    def load(self, base: Any, offset: int, kind: Any) -> Any:
+        return self.b.load(self.at(base, I64(offset), kind), align=1)
+
+    def half_to_float(self, halves: Any, lanes: int | None) -> Any:
+        """float16 bits (i16 scalar or vector of `lanes`) -> float32."""
+
+        def of(kind: Any) -> Any:
+            return ir.VectorType(kind, lanes) if lanes else kind
+
+        if has_half():
+            return self.b.fpext(self.b.bitcast(halves, of(HALF)), of(F32))
+        return self._half_by_integers(halves, of)
+
+    def _half_by_integers(self, halves: Any, of: Callable[[Any], Any]) -> Any:
+        # Without hardware conversion LLVM would call a library that is not there: move the 15 bits up, scale by 2^112 (exact, also for
+        # subnormals), mend infinities and NaN, put the sign back.
+        b = self.b
+
+        def const(kind: Any, value: Any) -> Any:
+            t = of(kind)
+            return ir.Constant(t, [value] * t.count if hasattr(t, "count") else value)
+
+        wide = b.zext(halves, of(I32))
+        magnitude = b.shl(b.and_(wide, const(I32, 0x7FFF)), const(I32, 13))
+        scaled = b.fmul(b.bitcast(magnitude, of(F32)), const(F32, 2.0**112))
+        special = b.icmp_unsigned(">=", magnitude, const(I32, 0x7C00 << 13))
+        bits = b.select(special, b.or_(magnitude, const(I32, 0x7F800000)), b.bitcast(scaled, of(I32)))
+        sign = b.shl(b.and_(wide, const(I32, 0x8000)), const(I32, 16))
+        return b.bitcast(b.or_(bits, sign), of(F32))
+
+    def dot4(self, total: Any, unsigned: Any, signed: Any, *, wide: bool) -> Any:
+        """total + the sum of four byte products per 32-bit lane: unsigned bytes (below 128 unless `wide`) times signed bytes; exact."""
+        if self.level == "avx512-vnni":
+            return self._vnni(total, unsigned, signed, 512)
+        if self.level == "avx-vnni":
+            return self._halves(lambda t, u, s: self._vnni(t, u, s, 256), total, unsigned, signed)
+        if self.level == "avx2":
+            return self._halves(lambda t, u, s: self._maddubs(t, u, s, wide), total, unsigned, signed)
+        return self._portable_dot4(total, unsigned, signed)
+
+    def _halves(self, product: Callable[[Any, Any, Any], Any], *lanes: Any) -> Any:
+        undefined = ir.Constant(LANES_I32, ir.Undefined)
+        parts = []
+        for start in (0, GROUP // 2):
+            mask = ir.Constant(ir.VectorType(I32, GROUP // 2), list(range(start, start + GROUP // 2)))
+            parts.append(product(*(self.b.shuffle_vector(x, undefined, mask) for x in lanes)))
+        return self.b.shuffle_vector(parts[0], parts[1], ir.Constant(LANES_I32, list(range(GROUP))))
+
+    def _vnni(self, total: Any, unsigned: Any, signed: Any, bits: int) -> Any:
+        words, octets = ir.VectorType(I32, bits // 32), ir.VectorType(I8, bits // 8)
+        # From LLVM 21 on the operands are bytes; before, words.
+        operand = octets if llvm.llvm_version_info[0] >= 21 else words
+        function = self.intrinsic(f"llvm.x86.avx512.vpdpbusd.{bits}", words, [words, operand, operand])
+        return self.b.call(function, [total, self.b.bitcast(unsigned, operand), self.b.bitcast(signed, operand)])
+
+    def _maddubs(self, total: Any, unsigned: Any, signed: Any, wide: bool) -> Any:
+        octets, shorts, words = ir.VectorType(I8, 32), ir.VectorType(I16, 16), ir.VectorType(I32, 8)
+        pairs = self.intrinsic("llvm.x86.avx2.pmadd.ub.sw", shorts, [octets, octets])
+        quads = self.intrinsic("llvm.x86.avx2.pmadd.wd", words, [shorts, shorts])
+        ones = ir.Constant(shorts, [1] * 16)
+
+        def const(n: int) -> Any:
+            return ir.Constant(words, [n] * 8)
+
+        def product(bytes_: Any) -> Any:
+            twos = self.b.call(pairs, [self.b.bitcast(bytes_, octets), self.b.bitcast(signed, octets)])
+            return self.b.call(quads, [twos, ones])
+
+        if not wide:
+            return self.b.add(total, product(unsigned))
+        # 255 x 127 twice saturates 16 bits: take the low seven bits and half the top bit apart.
+        low = product(self.b.and_(unsigned, const(0x7F7F7F7F)))
+        top = product(self.b.and_(self.b.lshr(unsigned, const(1)), const(0x40404040)))
+        return self.b.add(self.b.add(total, low), self.b.shl(top, const(1)))
+
+    def _portable_dot4(self, total: Any, unsigned: Any, signed: Any) -> Any:
+        for i in range(4):
+            u = self.b.and_(self.shr(unsigned, 8 * i), self.splat(255))
+            s = self.b.ashr(self.shl(signed, 24 - 8 * i), self.splat(24))
+            total = self.b.add(total, self.b.mul(u, s))
+        return total
+
+
+class Block:
+    """The loads of one block of one group: plane name and unit -> sixteen lanes."""
+
+    def __init__(self, emitter: Emitter, fmt: QuantFormat, planes: list[Any]) -> None:
+        self.e = emitter
+        self.planes = {p.name: (p, address) for p, address in zip(fmt.planes, planes, strict=True)}
+
+    def _lanes(self, plane: str, unit: int, kind: Any) -> Any:
+        p, address = self.planes[plane]
+        return self.e.load(address, unit * p.unit_bytes * GROUP, ir.VectorType(kind, GROUP))
+
+    def u32(self, plane: str, unit: int = 0) -> Any:
+        return self._lanes(plane, unit, I32)
+
+    def f32(self, plane: str, unit: int = 0) -> Any:
+        return self._lanes(plane, unit, F32)
+
+    def u16(self, plane: str, unit: int = 0) -> Any:
+        return self.e.b.zext(self._lanes(plane, unit, I16), LANES_I32)
+
+    def f16(self, plane: str, unit: int = 0) -> Any:
+        return self.e.half_to_float(self._lanes(plane, unit, I16), GROUP)
+
+    def u8(self, plane: str, unit: int = 0) -> Any:
+        return self.e.b.zext(self._lanes(plane, unit, I8), LANES_I32)
+
+    def i8(self, plane: str, unit: int = 0) -> Any:
+        return self.e.b.sext(self._lanes(plane, unit, I8), LANES_I32)

@@ -1,0 +1,46 @@
+"""Compile a kernel ahead of time, without a GPU: each kernels module lists its representative variants in `compile_cases()`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class CompileCase:
+    """One variant of a kernel. `types` of its run-time arguments as Triton spells them ("*fp32", "i32"), `constants` of the others.
+
+    Pointers count as aligned to 16 bytes, as PyTorch's are, but for those named in `unaligned`; so do integers named in `divisible`.
+    The constant `DP4A` (where there is one) is set by the target.
+    """
+
+    name: str
+    kernel: Any
+    types: Mapping[str, str]
+    constants: Mapping[str, Any]
+    num_warps: int = 4
+    fp_fusion: bool = False
+    divisible: tuple[str, ...] = ()
+    unaligned: tuple[str, ...] = ()
+
+
+def compile_case(case: CompileCase, backend: str, arch: int | str) -> Any:
+    """Compile for ("cuda", 90) or ("hip", "gfx1100"); returns Triton's compiled kernel with its `asm`."""
+    import triton  # type: ignore[import-untyped]
+    from triton.backends.compiler import GPUTarget  # type: ignore[import-untyped]
+    from triton.compiler import ASTSource  # type: ignore[import-untyped]
+
+    constants = dict(case.constants)
+    if "DP4A" in constants:
+        constants["DP4A"] = backend == "cuda"
+    signature = {n: case.types.get(n, "constexpr") for n in case.kernel.arg_names}
+    aligned = [
+        n for n, t in case.types.items() if (t.startswith("*") and n not in case.unaligned) or n in case.divisible
+    ]
+    attributes = {(case.kernel.arg_names.index(n),): [["tt.divisibility", 16]] for n in aligned}
+    source = ASTSource(case.kernel, signature, constants, attributes)
+    options = {"num_warps": case.num_warps, "enable_fp_fusion": case.fp_fusion}
+    return triton.compile(source, target=GPUTarget(backend, arch, 32), options=options)

@@ -1,0 +1,271 @@
+"""Attention of a few new tokens over their sequences' KV cache, cut into splits of fixed length (flash-decode).
+
+y[row, h] = sum_t softmax_t(scale q[row, h] . k[seq, h / group, t]) v[seq, h / group, t], t = 0..position[row]
+
+Splits and key tiles start at multiples of their length from position 0 and are combined in order, so that a row's bits depend on
+its own sequence alone: not on other rows, the size of the KV cache or the number of splits launched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from triton import cdiv, next_power_of_2  # type: ignore[import-untyped]
+
+from hotset.quant.triton import jit, tl
+
+if TYPE_CHECKING:
+    from hotset.kernels.rows import Rows
+
+SPLIT = 128
+TILE = 16
+# Splits that the combining kernel reads at once.
+SPLIT_BLOCK = 16
+
+
+# One program per row, KV head and split: the query heads of a group share the keys that it reads.
+@jit
+def split_kernel(
+    q: tl.tensor,  # float32 [m, q_stride]
+    k_cache: tl.tensor,  # [n_seqs, N_KV, n_ctx, HEAD_DIM]
+    v_cache: tl.tensor,
+    positions: tl.tensor,  # int32 [m]
+    seqs: tl.tensor,  # int32 [m]
+    row_mask: tl.tensor,  # int32 [m]
+    peak: tl.tensor,  # float32 [m, n_heads, n_splits], largest score
+    mass: tl.tensor,  # float32 [m, n_heads, n_splits], sum of exp(score - peak)
+    part: tl.tensor,  # float32 [m, n_heads, n_splits, HEAD_DIM], sum of exp(score - peak) v
+    q_stride: tl.tensor,
+    n_ctx: tl.tensor,
+    n_splits: tl.tensor,
+    scale: tl.tensor,
+    N_KV: tl.constexpr,
+    GROUP: tl.constexpr,
+    GROUP_PAD: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    DIM_PAD: tl.constexpr,
+    SPLIT: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
+    row = tl.program_id(0)
+    kv = tl.program_id(1)
+    split = tl.program_id(2)
+    length = tl.load(positions + row) + 1
+    start = split * SPLIT
+    if (tl.load(row_mask + row) == 0) | (start >= length):
+        return
+    g = tl.arange(0, GROUP_PAD)
+    d = tl.arange(0, DIM_PAD)
+    is_head = (g < GROUP)[:, None] & (d < HEAD_DIM)[None, :]
+    head = kv * GROUP + g
+    query = tl.load(q + row * q_stride + head[:, None] * HEAD_DIM + d[None, :], mask=is_head, other=0.0)
+    query *= scale  # [GROUP_PAD, DIM_PAD]
+    at = (tl.load(seqs + row).to(tl.int64) * N_KV + kv) * n_ctx * HEAD_DIM
+
+    top = tl.full([GROUP_PAD], float("-inf"), tl.float32)
+    total = tl.zeros([GROUP_PAD], tl.float32)
+    out = tl.zeros([GROUP_PAD, DIM_PAD], tl.float32)
+    end = tl.minimum(start + SPLIT, length)
+    tile = start
+    while tile < end:
+        t = tile + tl.arange(0, TILE)
+        inside = t < length
+        cell = at + t[:, None] * HEAD_DIM + d[None, :]
+        is_cell = inside[:, None] & (d < HEAD_DIM)[None, :]
+        key = tl.load(k_cache + cell, mask=is_cell, other=0.0).to(tl.float32)  # [TILE, DIM_PAD]
+        value = tl.load(v_cache + cell, mask=is_cell, other=0.0).to(tl.float32)
+        score = tl.sum(query[:, None, :] * key[None, :, :], 2)
+        score = tl.where(inside[None, :], score, float("-inf"))
+        higher = tl.maximum(top, tl.max(score, 1))
+        fade = tl.exp(top - higher)
+        p = tl.exp(score - higher[:, None])  # [GROUP_PAD, TILE]
+        total = total * fade + tl.sum(p, 1)
+        out = out * fade[:, None] + tl.sum(p[:, :, None] * value[None, :, :], 1)
+        top = higher
+        tile += TILE
+
+    cell = (row * N_KV * GROUP + head) * n_splits + split
+    tl.store(peak + cell, top, mask=g < GROUP)
+    tl.store(mass + cell, total, mask=g < GROUP)
+    tl.store(part + cell[:, None] * HEAD_DIM + d[None, :], out, mask=is_head)
+
+
+# One program per row and query head.
+@jit
+def combine_kernel(
+    peak: tl.tensor,
+    mass: tl.tensor,
+    part: tl.tensor,
+    positions: tl.tensor,
+    row_mask: tl.tensor,
+    y: tl.tensor,  # float32 [m, y_stride]
+    y_stride: tl.tensor,
+    n_splits: tl.tensor,
+    N_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    DIM_PAD: tl.constexpr,
+    SPLIT: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    row = tl.program_id(0)
+    head = tl.program_id(1)
+    if tl.load(row_mask + row) == 0:
+        return
+    n_used = tl.load(positions + row) // SPLIT + 1
+    d = tl.arange(0, DIM_PAD)
+    at = (row * N_HEADS + head) * n_splits
+    top = float("-inf")
+    block = 0
+    while block < n_used:
+        s = block + tl.arange(0, BLOCK)
+        top = tl.maximum(top, tl.max(tl.load(peak + at + s, mask=s < n_used, other=float("-inf")), 0))
+        block += BLOCK
+    total = 0.0
+    out = tl.zeros([DIM_PAD], tl.float32)
+    block = 0
+    while block < n_used:
+        s = block + tl.arange(0, BLOCK)
+        share = tl.exp(tl.load(peak + at + s, mask=s < n_used, other=float("-inf")) - top)  # [BLOCK]
+        total += tl.sum(share * tl.load(mass + at + s, mask=s < n_used, other=0.0), 0)
+        is_cell = (s < n_used)[:, None] & (d < HEAD_DIM)[None, :]
+        rows = tl.load(part + (at + s)[:, None] * HEAD_DIM + d[None, :], mask=is_cell, other=0.0)
+        out += tl.sum(share[:, None] * rows, 0)
+        block += BLOCK
+    tl.store(y + row * y_stride + head * HEAD_DIM + d, out / total, mask=d < HEAD_DIM)
+
+
+@dataclass(frozen=True)
+class KVCache:
+    """Keys and values of one layer: [n_seqs, n_kv, n_ctx, head_dim] each, float16 or float32, contiguous."""
+
+    k: torch.Tensor
+    v: torch.Tensor
+
+    @property
+    def n_kv(self) -> int:
+        return self.k.shape[1]
+
+    @property
+    def n_ctx(self) -> int:
+        return self.k.shape[2]
+
+    @property
+    def head_dim(self) -> int:
+        return self.k.shape[3]
+
+
+@dataclass(frozen=True)
+class SplitBuffers:
+    """What the splits hand to the combining kernel; all layers of a shape use the same."""
+
+    peak: torch.Tensor
+    mass: torch.Tensor
+    part: torch.Tensor
+
+    @classmethod
+    def empty(cls, n_rows: int, n_heads: int, head_dim: int, n_ctx: int, device: torch.device | str) -> SplitBuffers:
+        shape = n_rows, n_heads, cdiv(n_ctx, SPLIT)
+        return cls(
+            torch.empty(shape, dtype=torch.float32, device=device),
+            torch.empty(shape, dtype=torch.float32, device=device),
+            torch.empty(*shape, head_dim, dtype=torch.float32, device=device),
+        )
+
+
+def attention(
+    q: torch.Tensor,
+    cache: KVCache,
+    rows: Rows,
+    scale: float,
+    buffers: SplitBuffers,
+    out: torch.Tensor,
+) -> None:
+    """Write out [m, n_heads * head_dim] for q of the same shape, both float32 with contiguous rows.
+
+    Each row sees positions 0..its own of its sequence, stored already. A row of mask 0 is left as it is.
+    """
+    head_dim, n_kv = cache.head_dim, cache.n_kv
+    n_heads, n_splits = buffers.peak.shape[1:]
+    assert q.shape == out.shape == (len(q), n_heads * head_dim)
+    assert q.stride(1) == out.stride(1) == 1
+    assert len(q) <= len(buffers.peak)
+    assert buffers.part.shape[3] == head_dim
+    assert n_splits * SPLIT >= cache.n_ctx
+    assert n_heads % n_kv == 0
+    assert cache.k.is_contiguous()
+    assert cache.v.is_contiguous()
+    group = n_heads // n_kv
+    split_kernel[(len(q), n_kv, n_splits)](
+        q,
+        cache.k,
+        cache.v,
+        rows.positions,
+        rows.seqs,
+        rows.row_mask,
+        buffers.peak,
+        buffers.mass,
+        buffers.part,
+        q.stride(0),
+        cache.n_ctx,
+        n_splits,
+        scale,
+        N_KV=n_kv,
+        GROUP=group,
+        GROUP_PAD=next_power_of_2(group),
+        HEAD_DIM=head_dim,
+        DIM_PAD=next_power_of_2(head_dim),
+        SPLIT=SPLIT,
+        TILE=TILE,
+        num_warps=4,
+    )
+    combine_kernel[(len(q), n_heads)](
+        buffers.peak,
+        buffers.mass,
+        buffers.part,
+        rows.positions,
+        rows.row_mask,
+        out,
+        out.stride(0),
+        n_splits,
+        N_HEADS=n_heads,
+        HEAD_DIM=head_dim,
+        DIM_PAD=next_power_of_2(head_dim),
+        SPLIT=SPLIT,
+        BLOCK=SPLIT_BLOCK,
+        num_warps=4,
+    )
+
+
+def reference(q: torch.Tensor, cache: KVCache, rows: Rows, scale: float) -> torch.Tensor:
+    """Compute the same in plain PyTorch, in float64: [m, n_heads * head_dim]."""
+    out = []
+    for r, query in enumerate(q):
+        seq, length = int(rows.seqs[r]), int(rows.positions[r]) + 1
+        key, value = cache.k[seq, :, :length].double(), cache.v[seq, :, :length].double()
+        grouped = query.double().view(cache.n_kv, -1, cache.head_dim)
+        weights = torch.softmax(scale * grouped @ key.transpose(1, 2), -1)
+        out.append((weights @ value).flatten())
+    return torch.stack(out)
+
+
+def compile_cases() -> list[tuple[Any, dict[str, str], dict[str, Any], dict[str, Any]]]:
+    """List (kernel, signature, constexprs, options) for the ahead-of-time compile check."""
+    rows = dict.fromkeys(("positions", "row_mask"), "*i32")
+    splits = dict.fromkeys(("peak", "mass", "part"), "*fp32")
+    combine = splits | rows | {"y": "*fp32", "y_stride": "i32", "n_splits": "i32"}
+    constants = {"N_HEADS": 32, "HEAD_DIM": 128, "DIM_PAD": 128, "SPLIT": SPLIT, "BLOCK": SPLIT_BLOCK}
+    cases: list[tuple[Any, dict[str, str], dict[str, Any], dict[str, Any]]] = [
+        (combine_kernel, combine, constants, {"num_warps": 4})
+    ]
+    for dtype, group, head_dim in (("fp16", 8, 128), ("fp32", 1, 80), ("fp16", 5, 192)):
+        caches = dict.fromkeys(("k_cache", "v_cache"), f"*{dtype}")
+        sizes = dict.fromkeys(("q_stride", "n_ctx", "n_splits"), "i32")
+        signature = {"q": "*fp32", "seqs": "*i32", "scale": "fp32"} | rows | splits | caches | sizes
+        shape = {
+            "N_KV": 4, "GROUP": group, "GROUP_PAD": next_power_of_2(group), "HEAD_DIM": head_dim,
+            "DIM_PAD": next_power_of_2(head_dim), "SPLIT": SPLIT, "TILE": TILE,
+        }  # fmt: skip
+        cases.append((split_kernel, signature, shape, {"num_warps": 4}))
+    return cases

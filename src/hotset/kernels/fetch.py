@@ -1,0 +1,83 @@
+"""Bring missed experts in: the GPU itself reads their spans from page-locked host memory.
+
+target[i][b] = source[i][b] for the n_fetch spans of a request, b = 0..span_bytes - 1
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hotset.kernels.aot import CompileCase
+from hotset.quant.triton import jit, tl
+
+if TYPE_CHECKING:
+    import torch
+
+SPAN_ALIGNMENT = 256
+
+
+@dataclass(frozen=True)
+class FetchLaunch:
+    """How the copy is spread. 8-16 blocks fill the bus, and many more would take a small card from other kernels.
+
+    A chunk of BLOCK 8-byte words is 16 bytes times (words / 2 / threads) loads in flight for each thread.
+    """
+
+    n_programs: int = 16
+    block_words: int = 2048
+    num_warps: int = 8
+
+
+FETCH_LAUNCH = FetchLaunch()
+
+
+# All programs share every span, chunk by chunk, so that a single missed expert has the whole bus as well.
+@jit
+def fetch_kernel(
+    source: tl.tensor,  # int64 [n], addresses
+    target: tl.tensor,  # int64 [n], addresses
+    n_fetch: tl.tensor,  # int32 [1]
+    span_words: tl.tensor,  # 8-byte words of a span
+    BLOCK: tl.constexpr,
+) -> None:
+    chunks = tl.cdiv(span_words, BLOCK)
+    lane = tl.arange(0, BLOCK)
+    chunk = tl.program_id(0)
+    n_chunks = tl.load(n_fetch) * chunks
+    while chunk < n_chunks:  # `for` over a device number fails in the interpreter with NumPy 2.4
+        i = chunk // chunks
+        word = (chunk - i * chunks) * BLOCK + lane  # [BLOCK]
+        # Spans start at multiples of 256 bytes: saying so makes each thread's load 16 bytes wide.
+        reads = tl.multiple_of(tl.load(source + i).to(tl.pointer_type(tl.int64)), 16)
+        writes = tl.multiple_of(tl.load(target + i).to(tl.pointer_type(tl.int64)), 16)
+        tl.store(writes + word, tl.load(reads + word, mask=word < span_words), mask=word < span_words)
+        chunk += tl.num_programs(0)
+
+
+def fetch(
+    source: torch.Tensor,
+    target: torch.Tensor,
+    n_fetch: torch.Tensor,
+    span_bytes: int,
+    launch: FetchLaunch = FETCH_LAUNCH,
+) -> None:
+    """Copy n_fetch[0] spans between addresses (int64 [n] each) that the device can read and write, multiples of 16."""
+    assert span_bytes % SPAN_ALIGNMENT == 0
+    fetch_kernel[(launch.n_programs,)](
+        source, target, n_fetch, span_bytes // 8, BLOCK=launch.block_words, num_warps=launch.num_warps
+    )
+
+
+def compile_cases() -> list[CompileCase]:
+    """List what tests compile ahead of time."""
+    return [
+        CompileCase(
+            name="fetch",
+            kernel=fetch_kernel,
+            types={"source": "*i64", "target": "*i64", "n_fetch": "*i32", "span_words": "i32"},
+            constants={"BLOCK": FETCH_LAUNCH.block_words},
+            num_warps=FETCH_LAUNCH.num_warps,
+            divisible=("span_words",),
+        )
+    ]

@@ -1,0 +1,216 @@
+"""Head norm and rotary embedding of q and k, and the storing of k and v, in one launch.
+
+a, b = the two halves of a head's first rope_dims values; y_a = a cos - b sin, y_b = a sin + b cos; the rest stays as it is
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from triton import next_power_of_2  # type: ignore[import-untyped]
+
+from hotset.quant.triton import jit, tl
+
+if TYPE_CHECKING:
+    import torch
+
+    from hotset.kernels.attention import KVCache
+    from hotset.kernels.rows import Rows
+
+
+# A thread reads and writes both values of a pair, so q may be turned in place.
+@jit
+def turned_head(
+    head: tl.tensor,  # float32 [HEAD_DIM]
+    weight: tl.tensor,  # float32 [HEAD_DIM]
+    cos: tl.tensor,  # float32 [HALF]
+    sin: tl.tensor,  # float32 [HALF]
+    eps: tl.tensor,
+    first: tl.tensor,
+    second: tl.tensor,
+    rest: tl.tensor,
+    HEAD_DIM: tl.constexpr,
+    HALF: tl.constexpr,
+    HALF_PAD: tl.constexpr,
+    NORM: tl.constexpr,
+) -> tl.tensor:
+    i = tl.arange(0, HALF_PAD)
+    a = tl.load(head + first, mask=i < HALF, other=0.0)  # [HALF_PAD]
+    b = tl.load(head + second, mask=i < HALF, other=0.0)
+    c = tl.load(head + rest, mask=rest < HEAD_DIM, other=0.0)
+    if NORM:
+        square = tl.sum(a * a + b * b, 0) + tl.sum(c * c, 0)
+        factor = tl.rsqrt(square / HEAD_DIM + eps)
+        a = a * factor * tl.load(weight + first, mask=i < HALF, other=0.0)
+        b = b * factor * tl.load(weight + second, mask=i < HALF, other=0.0)
+        c = c * factor * tl.load(weight + rest, mask=rest < HEAD_DIM, other=0.0)
+    x = tl.load(cos + i, mask=i < HALF, other=0.0)
+    y = tl.load(sin + i, mask=i < HALF, other=0.0)
+    return a * x - b * y, a * y + b * x, c
+
+
+# One program per row and head: first those of q, then those of k, which store v's as well.
+@jit
+def rope_kernel(
+    q: tl.tensor,  # float32 [m, q_stride]
+    k: tl.tensor,  # float32 [m, k_stride]
+    v: tl.tensor,  # float32 [m, v_stride]
+    q_weight: tl.tensor,  # float32 [HEAD_DIM]
+    k_weight: tl.tensor,
+    cos: tl.tensor,  # float32 [n_ctx, HALF]
+    sin: tl.tensor,
+    positions: tl.tensor,  # int32 [m]
+    seqs: tl.tensor,  # int32 [m]
+    row_mask: tl.tensor,  # int32 [m]
+    k_cache: tl.tensor,  # [n_seqs, N_KV, n_ctx, HEAD_DIM]
+    v_cache: tl.tensor,
+    q_stride: tl.tensor,
+    k_stride: tl.tensor,
+    v_stride: tl.tensor,
+    n_ctx: tl.tensor,
+    eps: tl.tensor,
+    N_HEADS: tl.constexpr,
+    N_KV: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HALF: tl.constexpr,
+    HALF_PAD: tl.constexpr,
+    REST_PAD: tl.constexpr,
+    DIM_PAD: tl.constexpr,
+    NEOX: tl.constexpr,
+    NORM: tl.constexpr,
+) -> None:
+    row = tl.program_id(0)
+    head = tl.program_id(1)
+    if tl.load(row_mask + row) == 0:
+        return
+    position = tl.load(positions + row).to(tl.int64)
+    cos += position * HALF
+    sin += position * HALF
+    i = tl.arange(0, HALF_PAD)
+    if NEOX:
+        first = i
+        second = i + HALF
+    else:
+        first = 2 * i
+        second = 2 * i + 1
+    rest = 2 * HALF + tl.arange(0, REST_PAD)
+    if head < N_HEADS:
+        at = q + row * q_stride + head * HEAD_DIM
+        a, b, c = turned_head(at, q_weight, cos, sin, eps, first, second, rest, HEAD_DIM, HALF, HALF_PAD, NORM)
+        tl.store(at + first, a, mask=i < HALF)
+        tl.store(at + second, b, mask=i < HALF)
+        tl.store(at + rest, c, mask=rest < HEAD_DIM)
+    else:
+        h = head - N_HEADS
+        cell = ((tl.load(seqs + row).to(tl.int64) * N_KV + h) * n_ctx + position) * HEAD_DIM
+        a, b, c = turned_head(
+            k + row * k_stride + h * HEAD_DIM,
+            k_weight, cos, sin, eps, first, second, rest, HEAD_DIM, HALF, HALF_PAD, NORM,
+        )  # fmt: skip
+        tl.store(k_cache + cell + first, a.to(k_cache.dtype.element_ty), mask=i < HALF)
+        tl.store(k_cache + cell + second, b.to(k_cache.dtype.element_ty), mask=i < HALF)
+        tl.store(k_cache + cell + rest, c.to(k_cache.dtype.element_ty), mask=rest < HEAD_DIM)
+        d = tl.arange(0, DIM_PAD)
+        value = tl.load(v + row * v_stride + h * HEAD_DIM + d, mask=d < HEAD_DIM, other=0.0)
+        tl.store(v_cache + cell + d, value.to(v_cache.dtype.element_ty), mask=d < HEAD_DIM)
+
+
+@dataclass(frozen=True)
+class DeviceRope:
+    """How a layer turns its heads: tables float32 [n_ctx, rope_dims / 2]; `neox` pairs the halves, otherwise neighbours pair.
+
+    Head norms (both or none) are float32 [head_dim] with their `eps`.
+    """
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+    neox: bool = True
+    q_norm: torch.Tensor | None = None
+    k_norm: torch.Tensor | None = None
+    eps: float = 1e-6
+
+
+def qk_norm_rope_store(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    rope: DeviceRope,
+    cache: KVCache,
+    rows: Rows,
+) -> None:
+    """Turn q [m, n_heads * head_dim] in place and store k and v [m, n_kv * head_dim] where `rows` says.
+
+    All float32 with contiguous rows. A row of mask 0 stays as it is and stores nothing.
+    """
+    n_kv, head_dim = cache.n_kv, cache.head_dim
+    half = rope.cos.shape[1]
+    rest = head_dim - 2 * half
+    assert (rope.q_norm is None) == (rope.k_norm is None)
+    assert rope.cos.is_contiguous()
+    assert rope.cos.shape == rope.sin.shape
+    assert len(rope.cos) >= cache.n_ctx
+    assert rest >= 0
+    assert q.shape[1] % head_dim == 0
+    assert k.shape[1] == v.shape[1] == n_kv * head_dim
+    assert q.stride(1) == k.stride(1) == v.stride(1) == 1
+    n_heads = q.shape[1] // head_dim
+    rope_kernel[(len(q), n_heads + n_kv)](
+        q,
+        k,
+        v,
+        q if rope.q_norm is None else rope.q_norm,
+        k if rope.k_norm is None else rope.k_norm,
+        rope.cos,
+        rope.sin,
+        rows.positions,
+        rows.seqs,
+        rows.row_mask,
+        cache.k,
+        cache.v,
+        q.stride(0),
+        k.stride(0),
+        v.stride(0),
+        cache.n_ctx,
+        rope.eps,
+        N_HEADS=n_heads,
+        N_KV=n_kv,
+        HEAD_DIM=head_dim,
+        HALF=half,
+        HALF_PAD=next_power_of_2(half),
+        REST_PAD=next_power_of_2(max(rest, 1)),
+        DIM_PAD=next_power_of_2(head_dim),
+        NEOX=rope.neox,
+        NORM=rope.q_norm is not None,
+        num_warps=1,
+    )
+
+
+def reference(heads: torch.Tensor, rope: DeviceRope, weight: torch.Tensor | None, rows: Rows) -> torch.Tensor:
+    """Norm and turn heads [m, n, head_dim] in plain PyTorch, in float64."""
+    x = heads.double()
+    if weight is not None:
+        x = x / (x.square().mean(-1, keepdim=True) + rope.eps).sqrt() * weight
+    half = rope.cos.shape[1]
+    cos, sin = (table[rows.positions.long()].double().unsqueeze(1) for table in (rope.cos, rope.sin))
+    first, second = (slice(half), slice(half, 2 * half)) if rope.neox else (slice(0, 2 * half, 2), slice(1, 2 * half, 2))
+    turned = x.clone()
+    turned[..., first] = x[..., first] * cos - x[..., second] * sin
+    turned[..., second] = x[..., first] * sin + x[..., second] * cos
+    return turned
+
+
+def compile_cases() -> list[tuple[Any, dict[str, str], dict[str, Any], dict[str, Any]]]:
+    """List (kernel, signature, constexprs, options) for the ahead-of-time compile check."""
+    floats = dict.fromkeys(("q", "k", "v", "q_weight", "k_weight", "cos", "sin"), "*fp32")
+    ints = dict.fromkeys(("positions", "seqs", "row_mask"), "*i32")
+    sizes = dict.fromkeys(("q_stride", "k_stride", "v_stride", "n_ctx"), "i32") | {"eps": "fp32"}
+    cases = []
+    for dtype, half, neox in (("fp16", 64, True), ("fp32", 20, False)):
+        caches = dict.fromkeys(("k_cache", "v_cache"), f"*{dtype}")
+        constants = {
+            "N_HEADS": 32, "N_KV": 4, "HEAD_DIM": 128, "HALF": half, "HALF_PAD": next_power_of_2(half),
+            "REST_PAD": next_power_of_2(max(1, 128 - 2 * half)), "DIM_PAD": 128, "NEOX": neox, "NORM": True,
+        }  # fmt: skip
+        cases.append((rope_kernel, floats | ints | caches | sizes, constants, {"num_warps": 1}))
+    return cases

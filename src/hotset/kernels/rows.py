@@ -1,0 +1,26 @@
+"""The rows of one step: what tells the kernels which sequence and position each of them is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Rows:
+    """int32 [m] each, on the device. Rows may be one token of several sequences, or successive tokens of one.
+
+    `positions` is where each row's token stands in its sequence, `seqs` which of the KV cache's sequences that is; both are valid in
+    padded rows too, where `row_mask` is 0.
+    """
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    seqs: torch.Tensor
+    row_mask: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.tokens)

@@ -1,0 +1,160 @@
+"""What sampling keeps on the device for every sequence, and the launches of a step; the kernels are in sampling.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from triton import cdiv, next_power_of_2  # type: ignore[import-untyped]
+
+from hotset.config import MAX_LOGIT_BIAS, MAX_RECENT
+from hotset.errors import InputError
+from hotset.kernels.sampling import (
+    BLOCK,
+    DRAW_BLOCK,
+    EXACT,
+    FLOATS,
+    INTS,
+    PENALTY_BLOCK,
+    PENALTY_PROGRAMS,
+    bias_kernel,
+    block_max_kernel,
+    copy_kernel,
+    draw_kernel,
+    greedy_kernel,
+    penalty_kernel,
+)
+from hotset.kernels.weights import MAX_VOCAB
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hotset.config import SamplingParams
+    from hotset.kernels.rows import Rows
+
+# `done` of a sequence: the last token was one that ends it, or no token could be drawn.
+RUNNING, ENDED, NO_TOKEN = 0, 1, 2
+
+
+class Sampler:
+    """Draws the next token of up to `n_rows` rows; what it keeps of `n_seqs` sequences lies in buffers made once."""
+
+    def __init__(
+        self, n_rows: int, n_seqs: int, n_vocab: int, end_ids: Sequence[int], device: torch.device | str
+    ) -> None:
+        assert n_vocab <= MAX_VOCAB
+
+        def empty(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        self.n_vocab = n_vocab
+        self.floats = empty(n_seqs, len(FLOATS), dtype=torch.float32)
+        self.ints = empty(n_seqs, len(INTS))
+        self.bias_ids = empty(n_seqs, MAX_LOGIT_BIAS)
+        self.bias_values = empty(n_seqs, MAX_LOGIT_BIAS, dtype=torch.float32)
+        self.recent = empty(n_seqs, MAX_RECENT)
+        self.done = empty(n_seqs)
+        padding = next_power_of_2(max(1, len(end_ids))) - len(end_ids)
+        self.end_ids = torch.tensor([*end_ids, *[-1] * padding], dtype=torch.int32, device=device)
+        self.keys = empty(n_rows, n_vocab, dtype=torch.float32)
+        self.ordered = empty(n_rows, n_vocab, dtype=torch.float32)
+        self.ids = empty(n_rows, n_vocab, dtype=torch.int64)
+        self.block_max = empty(n_rows, cdiv(n_vocab, BLOCK), dtype=torch.float32)
+        self.block_id = empty(n_rows, cdiv(n_vocab, BLOCK))
+
+    def start(self, seq: int, params: SamplingParams, seed: int, tokens: Sequence[int]) -> None:
+        """Begin a request: `tokens` is the sequence so far, from position 0 on."""
+        if max(params.logit_bias, default=0) >= self.n_vocab:
+            token = max(params.logit_bias)
+            raise InputError(
+                f"logit_bias holds the token id {token}; ids of this model go from 0 to {self.n_vocab - 1}"
+            )
+        n_bias = len(params.logit_bias)
+        self.floats[seq] = torch.tensor([getattr(params, name) for name in FLOATS], dtype=torch.float32)
+        ints = [params.top_k, params.repeat_last_n, seed, seed >> 32, n_bias, params.is_greedy]
+        self.ints[seq] = torch.tensor([_as_int32(n) for n in ints], dtype=torch.int32)
+        self.bias_ids[seq, :n_bias] = torch.tensor(list(params.logit_bias.keys()), dtype=torch.int32)
+        self.bias_values[seq, :n_bias] = torch.tensor(list(params.logit_bias.values()), dtype=torch.float32)
+        ring = torch.full((MAX_RECENT,), -1, dtype=torch.int32)
+        first = max(0, len(tokens) - MAX_RECENT)
+        ring[torch.arange(first, len(tokens)) % MAX_RECENT] = torch.tensor(list(tokens[first:]), dtype=torch.int32)
+        self.recent[seq] = ring
+        self.done[seq] = RUNNING
+
+    def greedy(self, logits: torch.Tensor, rows: Rows) -> None:
+        """Take each row's most probable token, for steps without a row that draws: one sort less than `draw`, the same tokens."""
+        self._adjust(logits, rows)
+        n_blocks = self.block_max.shape[1]
+        block_max_kernel[(len(rows), n_blocks)](
+            self.keys, self.block_max, self.block_id, self.n_vocab, BLOCK=BLOCK, num_warps=4
+        )
+        greedy_kernel[(len(rows),)](
+            self.block_max,
+            self.block_id,
+            rows.tokens,
+            rows.positions,
+            rows.seqs,
+            rows.row_mask,
+            self.recent,
+            self.end_ids,
+            self.done,
+            n_blocks,
+            BLOCKS_PAD=next_power_of_2(n_blocks),
+            N_END=len(self.end_ids),
+            num_warps=4,
+        )
+
+    def draw(self, logits: torch.Tensor, rows: Rows) -> None:
+        """Draw each row's next token from logits float32 [m, >= n_vocab].
+
+        It replaces the row's token, whose position grows by one; `done` of its sequence becomes ENDED after an end token and
+        NO_TOKEN where nothing could be drawn, and stays so until the next `start`.
+        """
+        self._adjust(logits, rows)
+        m = len(rows)
+        torch.sort(self.keys[:m], dim=1, descending=True, stable=True, out=(self.ordered[:m], self.ids[:m]))
+        draw_kernel[(m,)](
+            self.ordered,
+            self.ids,
+            rows.tokens,
+            rows.positions,
+            rows.seqs,
+            rows.row_mask,
+            self.floats,
+            self.ints,
+            self.recent,
+            self.end_ids,
+            self.done,
+            self.n_vocab,
+            BLOCK=min(DRAW_BLOCK, next_power_of_2(self.n_vocab)),
+            N_END=len(self.end_ids),
+            num_warps=8,
+            **EXACT,
+        )
+
+    def _adjust(self, logits: torch.Tensor, rows: Rows) -> None:
+        """Copy the logits, then add biases and penalties to the copy."""
+        m, n = len(rows), self.n_vocab
+        assert m <= len(self.keys)
+        assert logits.shape[0] == m
+        assert logits.shape[1] >= n
+        assert logits.stride(1) == 1
+        copy_kernel[(m, cdiv(n, BLOCK))](logits, self.keys, logits.stride(0), n, BLOCK=BLOCK, num_warps=4)
+        bias_kernel[(m,)](self.keys, rows.seqs, self.ints, self.bias_ids, self.bias_values, n, num_warps=4)
+        penalty_kernel[(m, PENALTY_PROGRAMS)](
+            self.keys,
+            rows.positions,
+            rows.seqs,
+            self.floats,
+            self.ints,
+            self.recent,
+            n,
+            BLOCK=PENALTY_BLOCK,
+            num_warps=4,
+            **EXACT,
+        )
+
+
+def _as_int32(n: int) -> int:
+    low = int(n) & 0xFFFFFFFF
+    return low - (low >> 31 << 32)

@@ -1,0 +1,86 @@
+"""SentencePiece BPE (`tokenizer.ggml.model` "llama"): spaces are written U+2581, the pair with the best score merges first, unknown text falls back to bytes."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from hotset.errors import FileError
+from hotset.text.byte_level import RAW_TYPES, is_text
+from hotset.text.vocabulary import TokenType, Vocabulary, read_array, read_value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import tokenizers
+
+SPACE = "\u2581"
+BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+BYTE_NAMES = [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+class SentencePiece:
+    """Encodes plain text, and knows the bytes of each token."""
+
+    def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
+        self._vocabulary = vocabulary
+        path = vocabulary.path
+        self.prefixes_space = read_value(metadata, "add_space_prefix", path, bool, True)
+        self._squeezes = read_value(metadata, "remove_extra_whitespaces", path, bool, False)
+        scores = read_array(metadata, "scores", path, float, len(vocabulary.tokens))
+        if scores is None:
+            raise FileError(path, "tokenizer.ggml.scores", "is missing, and without it merges have no order")
+        self._scores = scores
+        missing = [name for name in BYTE_NAMES if name not in vocabulary.ids]
+        if missing:
+            problem = f"lacks {len(missing)} of the 256 byte tokens, the first {missing[0]}: some text has no tokens"
+            raise FileError(path, "tokenizer.ggml.tokens", problem, value=missing[0])
+        self._space = SPACE if SPACE in vocabulary.ids else " "
+        # A literal U+2581 would come back as a space, so it goes as bytes.
+        self._literal_space = [vocabulary.ids[BYTE_NAMES[byte]] for byte in SPACE.encode()]
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of plain text, no special tokens in it, that stands at the start or after a special token."""
+        if self._squeezes:
+            text = re.sub(" +", " ", text.strip(" "))
+        if text and self.prefixes_space:
+            text = " " + text
+        ids: list[int] = []
+        for n, part in enumerate(text.split(SPACE)):
+            ids += self._literal_space if n else []
+            if part:
+                ids += self._encoder.encode(part.replace(" ", self._space), add_special_tokens=False).ids
+        return ids
+
+    def token_bytes(self, index: int) -> bytes:
+        """Return the bytes that a token stands for."""
+        text, kind = self._vocabulary.text(index), self._vocabulary.types[index]
+        if kind in RAW_TYPES:
+            return text.encode("utf-8", "surrogateescape")
+        byte = BYTE_TOKEN.fullmatch(text)
+        if byte:
+            return bytes.fromhex(byte[1])
+        return text.replace(SPACE, " ").encode("utf-8", "surrogateescape")
+
+    @cached_property
+    def _encoder(self) -> tokenizers.Tokenizer:
+        from tokenizers import Tokenizer, models
+
+        ids, types = self._vocabulary.ids, self._vocabulary.types
+        # A control or byte token must never come out of plain text by merging.
+        hidden = (TokenType.CONTROL, TokenType.UNKNOWN)
+        words = {text: index for text, index in ids.items() if types[index] not in hidden and is_text(text)}
+        pieces = {text: index for text, index in words.items() if not BYTE_TOKEN.fullmatch(text)}
+        return Tokenizer(models.BPE(words, self._merges(pieces), byte_fallback=True))
+
+    def _merges(self, pieces: Mapping[str, int]) -> list[tuple[str, str]]:
+        """Every way to put a piece together from two others, best score of the whole first."""
+        ranked = [
+            (-self._scores[index], index, text[:cut], text[cut:])
+            for text, index in pieces.items()
+            for cut in range(1, len(text))
+            if text[:cut] in pieces and text[cut:] in pieces
+        ]
+        ranked.sort()
+        return [(left, right) for _, _, left, right in ranked]

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+import torch
+
+from hotset.experts.cache import POISON, ExpertCache
+from hotset.experts.host_cache import HostCache
+from hotset.experts.policy import Policy
+from hotset.experts.slots import CacheShape
+
+SHAPE = CacheShape((512, 256), (12, 9), (4, 5), k=3, max_rows=2)
+
+
+def make_bank():
+    # Every span names its layer and expert in all its bytes, first to last.
+    return [
+        torch.stack([torch.full((span,), layer * 100 + e, dtype=torch.uint8) for e in range(n_experts)])
+        for layer, (span, n_experts) in enumerate(zip(SHAPE.span_bytes, SHAPE.n_experts, strict=True))
+    ]
+
+
+def make_cache(bank, setting="lrfu:16", **options):
+    return ExpertCache(
+        SHAPE, Policy.parse(setting), [spans.data_ptr() for spans in bank], "cpu", poison=True, **options
+    )
+
+
+def bytes_at(address, n):
+    return np.frombuffer((ctypes.c_uint8 * n).from_address(address), np.uint8)
+
+
+def history(n):
+    rng = np.random.default_rng(6)
+    for step in range(n):
+        rows = 1 + step % 2
+        mask = np.ones(rows, np.int32)
+        mask[1:] = rng.random(rows - 1) < 0.6
+        yield mask, [np.array([rng.permutation(e)[:3] for _ in range(rows)], np.int32) for e in SHAPE.n_experts]
+
+
+def play(cache, n):
+    for mask, layers in history(n):
+        for layer, picks in enumerate(layers):
+            cache.lookup(layer, torch.from_numpy(picks), torch.from_numpy(mask))
+            cache.fetch(layer)
+            yield layer, picks, mask
+
+
+@pytest.mark.parametrize("setting", ["lrfu:16", "static"])
+def test_every_address_leads_to_the_whole_span_of_its_expert(setting):
+    # CASES row 41: weights, scales and biases of an expert move as one; the address buffer itself stays in place.
+    bank = make_bank()
+    cache = make_cache(bank, setting)
+    place = cache.address.data_ptr()
+    for layer, picks, mask in play(cache, 10):
+        addresses = cache.address[: picks.size].view(picks.shape).tolist()
+        for row in np.flatnonzero(mask):
+            for e, address in zip(picks[row], addresses[row], strict=True):
+                assert np.all(bytes_at(address, SHAPE.span_bytes[layer]) == layer * 100 + e)
+        cache.state(layer).check()
+    assert cache.address.data_ptr() == place
+
+
+def test_padded_rows_have_no_address():
+    # The expert kernels skip address 0, so a padded row reads nothing; what an earlier request left must not show.
+    cache = make_cache(make_bank())
+    picks = torch.tensor([[0, 1, 2], [5, 4, 3]], dtype=torch.int32)
+    assert torch.all(cache.lookup(0, picks, torch.tensor([1, 1], dtype=torch.int32)) != 0)
+    address = cache.lookup(0, picks, torch.tensor([1, 0], dtype=torch.int32))
+    assert torch.all(address[:3] != 0)
+    assert address[3:].tolist() == [0, 0, 0]
+
+
+def test_slots_hold_poison_until_they_are_filled():
+    cache = make_cache(make_bank())
+    cache.lookup(0, torch.tensor([[0, 1, 2]], dtype=torch.int32), torch.ones(1, dtype=torch.int32))
+    assert np.all(bytes_at(int(cache.address[0]), SHAPE.span_bytes[0]) == POISON)
+
+
+def test_device_and_host_caches_report_the_same():
+    cache = make_cache(make_bank(), ring_steps=4)
+    host = HostCache(SHAPE, Policy(), ring_steps=4)
+    for layer, picks, mask in play(cache, 7):
+        host.lookup(layer, picks, mask)
+    assert cache.stats() == host.stats()
+    assert np.array_equal(cache.recorded_picks(), host.recorded_picks())
+
+
+def test_seeded_spans_are_brought_in():
+    bank = make_bank()
+    cache = make_cache(bank)
+    cache.seed(1, [7, 2])
+    assert cache.state(1).expert_of_slot.tolist() == [7, 2, -1, -1, -1]
+    cache.lookup(1, torch.tensor([[2, 7, 0]], dtype=torch.int32), torch.ones(1, dtype=torch.int32))
+    assert [bytes_at(a, 256)[-1] for a in cache.address[:2].tolist()] == [102, 107]
+    assert cache.stats().hits == (0, 2)
+
+
+def test_reset_stats_keeps_residency_and_reset_forgets_it():
+    cache = make_cache(make_bank(), ring_steps=2)
+    picks, mask = torch.tensor([[0, 1, 2]], dtype=torch.int32), torch.ones(1, dtype=torch.int32)
+    cache.lookup(0, picks, mask)
+    cache.reset_stats()
+    cache.lookup(0, picks, mask)
+    assert (cache.stats().hits, cache.stats().misses) == ((3, 0), (0, 0))
+    cache.reset()
+    assert len(cache.recorded_picks()) == 0
+    cache.lookup(0, picks, mask)
+    assert (cache.stats().hits, cache.stats().misses) == ((0, 0), (3, 0))

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+
+from hotset.experts.host_cache import HostCache
+from hotset.experts.policy import LayerState, Policy
+from hotset.experts.slots import CacheShape
+
+SHAPE = CacheShape((256, 512), (8, 12), (3, 5), k=2, max_rows=3)
+
+
+def requests(n):
+    rng = np.random.default_rng(2)
+    for step in range(n):
+        rows = 1 + step % 3
+        mask = (rng.random(rows) < 0.8).astype(np.int32)
+        mask[0] = 1
+        yield mask, [np.array([rng.permutation(e)[:2] for _ in range(rows)], np.int32) for e in SHAPE.n_experts]
+
+
+def test_it_counts_what_the_reference_counts():
+    cache = HostCache(SHAPE, Policy())
+    states = [LayerState(Policy(), e, s, 3) for e, s in zip(SHAPE.n_experts, SHAPE.n_slots, strict=True)]
+    misses = [0, 0]
+    for mask, layers in requests(60):
+        for layer, picks in enumerate(layers):
+            cache.lookup(layer, picks, mask)
+            misses[layer] += states[layer].request(picks, mask).misses
+            assert np.array_equal(cache.state(layer).slot_of_expert, states[layer].slot_of_expert)
+    stats = cache.stats()
+    assert stats.misses == tuple(misses)
+    assert stats.requests == (60, 60)
+    assert stats.bytes_fetched == misses[0] * 256 + misses[1] * 512
+    assert stats.policy == "lrfu:16"
+    assert stats.hit_rate == sum(stats.hits) / (sum(stats.hits) + sum(misses))
+
+
+def test_the_ring_keeps_the_last_picks_in_order():
+    cache = HostCache(SHAPE, Policy(), ring_steps=4)
+    history = list(requests(7))
+    for n, (mask, layers) in enumerate(history):
+        for layer, picks in enumerate(layers):
+            cache.lookup(layer, picks, mask)
+        assert len(cache.recorded_picks()) == min(n + 1, 4)
+    for entry, (mask, layers) in zip(cache.recorded_picks(), history[3:], strict=True):
+        for layer, picks in enumerate(layers):
+            expected = np.full((3, 2), -1)
+            expected[: len(picks)] = np.where(mask[:, None] != 0, picks, -1)
+            assert entry[layer].tolist() == expected.tolist()
+
+
+def test_without_a_ring_nothing_is_recorded():
+    cache = HostCache(SHAPE, Policy())
+    cache.lookup(0, np.array([[1, 2]], np.int32))
+    assert cache.recorded_picks().shape == (0, 2, 3, 2)
+
+
+def test_reset_stats_keeps_residency_and_reset_forgets_it():
+    cache = HostCache(SHAPE, Policy())
+    picks = np.array([[1, 2]], np.int32)
+    cache.lookup(0, picks)
+    cache.reset_stats()
+    cache.lookup(0, picks)
+    assert (cache.stats().hits, cache.stats().misses) == ((2, 0), (0, 0))
+    cache.reset()
+    cache.lookup(0, picks)
+    assert (cache.stats().hits, cache.stats().misses) == ((0, 0), (2, 0))
+
+
+def test_seeded_experts_hit_at_once():
+    cache = HostCache(SHAPE, Policy())
+    cache.seed(0, [5, 6])
+    cache.lookup(0, np.array([[6, 5]], np.int32))
+    assert cache.stats().hits == (2, 0)
+
+
+def test_the_policy_side_imports_without_torch():
+    modules = "policy slots trace simulate stats host_cache"
+    code = f"""
+import sys
+for name in "{modules}".split():
+    __import__("hotset.experts." + name)
+assert "torch" not in sys.modules and "numba" not in sys.modules and "triton" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

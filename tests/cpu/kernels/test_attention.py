@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
+import pytest
+import torch
+
+from hotset.kernels.attention import SPLIT, KVCache, SplitBuffers, attention, reference
+from hotset.kernels.rows import Rows
+
+N_CTX = 300
+
+
+def rows_at(lengths, seqs=None, mask=None):
+    m = len(lengths)
+    return Rows(
+        tokens=torch.zeros(m, dtype=torch.int32),
+        positions=torch.tensor(lengths, dtype=torch.int32) - 1,
+        seqs=torch.tensor(seqs if seqs is not None else range(m), dtype=torch.int32),
+        row_mask=torch.tensor(mask or [1] * m, dtype=torch.int32),
+    )
+
+
+def kv_cache(n_seqs, n_kv, head_dim, dtype=torch.float32, n_ctx=N_CTX, seed=0):
+    torch.manual_seed(seed)
+    return KVCache(*(torch.randn(n_seqs, n_kv, n_ctx, head_dim).to(dtype) for _ in range(2)))
+
+
+def poison_beyond(cache, rows):
+    for seq, position in zip(rows.seqs.tolist(), rows.positions.tolist(), strict=True):
+        cache.k[seq, :, position + 1 :] = float("nan")
+        cache.v[seq, :, position + 1 :] = float("nan")
+
+
+def attend(q, cache, rows, n_ctx=N_CTX):
+    n_heads = q.shape[1] // cache.head_dim
+    buffers = SplitBuffers.empty(len(q), n_heads, cache.head_dim, n_ctx, "cpu")
+    for buffer in (buffers.peak, buffers.mass, buffers.part):
+        buffer.fill_(float("nan"))
+    out = torch.full_like(q, float("nan"))
+    attention(q, cache, rows, cache.head_dim**-0.5, buffers, out)
+    return out
+
+
+def assert_close(y, expected, max_rel=1e-5, rms_rel=1e-6):
+    error, scale = (y.double() - expected).abs(), expected.square().mean().sqrt()
+    assert error.max() <= max_rel * expected.abs().max(), f"largest error {error.max()} at {error.argmax()}"
+    assert error.square().mean().sqrt() <= rms_rel * scale
+
+
+@pytest.mark.parametrize(("n_heads", "n_kv", "head_dim"), [(2, 2, 80), (3, 1, 96), (4, 2, 16), (2, 1, 192)])
+def test_it_equals_softmax_attention(n_heads, n_kv, head_dim):
+    rows, cache = rows_at([1, 129]), kv_cache(2, n_kv, head_dim)
+    q = torch.randn(2, n_heads * head_dim)
+    assert_close(attend(q, cache, rows), reference(q, cache, rows, head_dim**-0.5))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_lengths_around_a_split_read_nothing_beyond_themselves(dtype):
+    rows, cache = rows_at([1, 127, 128, 129, 255, 256, 257, 300]), kv_cache(8, 1, 16, dtype)
+    poison_beyond(cache, rows)
+    q = torch.randn(8, 2 * 16)
+    assert_close(attend(q, cache, rows), reference(q, cache, rows, 0.25))
+
+
+def test_a_row_alone_has_the_bits_that_it_has_among_others():
+    rows, cache = rows_at([257, 3, 130], seqs=[2, 0, 1]), kv_cache(3, 2, 32)
+    q = torch.randn(3, 4 * 32)
+    together = attend(q, cache, rows)
+    for r in range(3):
+        alone = attend(q[r : r + 1], cache, rows_at([int(rows.positions[r]) + 1], seqs=[int(rows.seqs[r])]))
+        assert torch.equal(alone[0], together[r])
+
+
+def test_successive_rows_of_one_sequence_each_see_their_own_past():
+    rows, cache = rows_at([126, 127, 128, 129], seqs=[0] * 4), kv_cache(1, 1, 16)
+    q = torch.randn(4, 16)
+    assert_close(attend(q, cache, rows), reference(q, cache, rows, 0.25))
+
+
+def test_the_size_of_the_kv_cache_does_not_change_a_bit():
+    cache = kv_cache(1, 1, 16, n_ctx=SPLIT + 1)
+    large = KVCache(*(torch.full((1, 1, 5 * SPLIT, 16), float("nan")) for _ in range(2)))
+    large.k[:, :, : SPLIT + 1], large.v[:, :, : SPLIT + 1] = cache.k, cache.v
+    q, rows = torch.randn(1, 16), rows_at([SPLIT + 1])
+    assert torch.equal(attend(q, cache, rows, SPLIT + 1), attend(q, large, rows, 5 * SPLIT))
+
+
+def test_padded_rows_write_nothing():
+    rows, cache = rows_at([5, 5], mask=[0, 1]), kv_cache(2, 1, 16)
+    out = attend(torch.randn(2, 16), cache, rows)
+    assert out[0].isnan().all()
+    assert out[1].isfinite().all()
+
+
+def test_large_scores_do_not_overflow():
+    rows, cache = rows_at([140]), kv_cache(1, 1, 16)
+    q = torch.randn(1, 16) * 1e4
+    assert_close(attend(q, cache, rows), reference(q, cache, rows, 0.25), max_rel=1e-3, rms_rel=1e-3)

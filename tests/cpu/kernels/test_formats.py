@@ -1,0 +1,83 @@
+"""Each format's Triton functions against its NumPy reference: `load` gives the same bits, `dot` the exact integers."""
+
+import os
+
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from hotset.kernels.activation import Activation, quantise
+from hotset.kernels.matvec import matvec
+from hotset.quant.formats import FORMATS
+
+ALL = pytest.mark.parametrize("fmt", FORMATS.values(), ids=lambda f: f.name)
+INTEGER = pytest.mark.parametrize("fmt", [f for f in FORMATS.values() if f.integer], ids=lambda f: f.name)
+
+
+@triton.jit
+def load_kernel(
+    base, out, padded_rows, COLS: tl.constexpr, COLS_PADDED: tl.constexpr, LOAD: tl.constexpr, R: tl.constexpr
+):
+    row = tl.program_id(0) * R + tl.arange(0, R)[:, None]
+    k = tl.arange(0, COLS_PADDED)[None, :]
+    value = LOAD(base, row, tl.minimum(k, COLS - 1), padded_rows, COLS)
+    tl.store(out + row * COLS + k, value, mask=k < COLS)
+
+
+def columns(fmt) -> int:
+    return {1: 100, 32: 704, 256: 768}[fmt.block]
+
+
+@ALL
+@pytest.mark.parametrize("rows", [16, 48, 60])
+def test_load_gives_the_bits_of_the_reference(fmt, rows, matrix):
+    w = matrix(fmt.name, rows, columns(fmt))
+    layout = w.layout
+    out = torch.full((layout.padded_rows, layout.cols), torch.nan)
+    load_kernel[(layout.n_groups,)](
+        w.data, out, layout.padded_rows, COLS=layout.cols, COLS_PADDED=1024, LOAD=fmt.load, R=16
+    )
+    assert np.array_equal(out[:rows].numpy().view(np.uint32), layout.dequantize(w.data.numpy()).view(np.uint32))
+    assert not out[rows:].any()
+
+
+def integer_rows(m: int, cols: int, seed: int) -> torch.Tensor:
+    """Small integers with a 127 in each block of 32: their quantised form is themselves, with scale 1."""
+    x = np.random.default_rng(seed).integers(-9, 10, (m, cols))
+    x[:, ::32] = 127
+    return torch.from_numpy(x.astype(np.float32))
+
+
+@INTEGER
+def test_dot_gives_the_exact_integers(fmt, matrix):
+    w = matrix(fmt.name, 48, columns(fmt), scale=1)  # block scales of 1: every value is an integer
+    x = Activation.empty(2, w.layout.cols, "cpu", quantised=True)
+    x.f32.copy_(integer_rows(2, w.layout.cols, seed=1))
+    quantise(x)
+    assert torch.equal(x.q.to(torch.float32), x.f32)
+    out = torch.full((2, w.layout.padded_rows), torch.nan)
+    matvec(x, w, out)
+    values = w.layout.dequantize(w.data.numpy()).astype(np.int64)
+    assert np.array_equal(out.numpy().astype(np.int64), x.f32.numpy().astype(np.int64) @ values.T)
+
+
+@INTEGER
+def test_dot_is_exact_at_the_largest_values(fmt, matrix):
+    w = matrix(fmt.name, 16, fmt.block)
+    layout = w.layout
+    for i, p in enumerate(fmt.planes):
+        plane = layout.plane(w.data.numpy(), i)
+        plane[...] = {"<f2": 1, "<u4": 0xFFFFFFFF, "i1": -128, "u1": 63}[p.dtype]
+    for sign in (1, -1):
+        x = Activation.empty(1, layout.cols, "cpu", quantised=True)
+        x.f32.fill_(127 * sign)
+        quantise(x)
+        out = torch.full((1, 16), torch.nan)
+        matvec(x, w, out)
+        values = layout.dequantize(w.data.numpy()).astype(np.int64)
+        expected = x.f32.numpy().astype(np.int64) @ values.T
+        assert np.array_equal(out.numpy(), expected.astype(np.float32))
