@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,8 @@ from hotset.errors import InputError
 from hotset.text.stream import Detokenizer, StopStrings
 
 if TYPE_CHECKING:
-    from hotset.model.config import ModelConfig
     from hotset.engine.memory import MemoryPlan
+    from hotset.model.config import ModelConfig
     from hotset.text.chat import ChatTemplate
     from hotset.text.tokenizer import Tokenizer
 
@@ -32,7 +32,7 @@ class Piece(str):
     __slots__ = ("token",)
     token: int | None
 
-    def __new__(cls, text: str, token: int | None) -> Piece:
+    def __new__(cls, text: str, token: int | None) -> Self:
         piece = super().__new__(cls, text)
         piece.token = token
         return piece
@@ -99,7 +99,7 @@ class Stream(Iterator[Piece]):
             decode_s=self._times[1],
         )
 
-    def _run(self) -> Iterator[Piece]:
+    def _run(self) -> Generator[Piece, None, None]:
         session, params = self._session, self._params
         session.start(params, self.seed, self._engine.end_ids)
         self._reused = reusable(session.tokens, self._prompt)
@@ -184,7 +184,7 @@ class Engine:
 
     @property
     def device(self) -> str:
-        """"cpu" or "cuda"."""
+        """The name of the device, "cpu" or "cuda"."""
         return self.runner.device
 
     @property
@@ -204,7 +204,9 @@ class Engine:
         """The ids as a list; InputError where one is no integer from 0 to n_vocab - 1."""
         for i in ids:
             if isinstance(i, bool) or not isinstance(i, (int, np.integer)) or not 0 <= i < self.config.n_vocab:
-                raise InputError(f"token id {i!r} is not one of this model's; ids go from 0 to {self.config.n_vocab - 1}")
+                raise InputError(
+                    f"token id {i!r} is not one of this model's; ids go from 0 to {self.config.n_vocab - 1}"
+                )
         return [int(i) for i in ids]
 
     def session(self, n_ctx: int | None = None) -> Session:

@@ -66,7 +66,9 @@ class HostRunner:
             numba.set_num_threads(self.threads)
             return np.asarray(forward(ops, self.model.weights, batch)[:, : self.model.config.n_vocab])
 
-    def logits(self, tokens: Sequence[int], wanted: Sequence[int], mode: Mode, *, stepwise: bool) -> NDArray[np.float32]:
+    def logits(
+        self, tokens: Sequence[int], wanted: Sequence[int], mode: Mode, *, stepwise: bool
+    ) -> NDArray[np.float32]:
         ops = self.ops(self.kv(len(tokens), mode), mode)
         chunk = 1 if stepwise else CHUNK
         asked = np.asarray(wanted, np.int64)
@@ -88,12 +90,14 @@ class HostRunner:
                 part = tokens[at : at + CHUNK]
                 last = [len(part) - 1] if at + CHUNK >= len(tokens) else []
                 logits = self.forward(ops, prompt_batch(part, start + at, wanted=last))
-        return logits[0]
+        last_row: NDArray[np.float32] = logits[0]
+        return last_row
 
     def step(self, ops: HostOps, token: int, position: int) -> NDArray[np.float32]:
         """One decode step -> logits float32 [n_vocab]."""
         self._meter.tokens(1)
-        return self.forward(ops, prompt_batch([token], position, wanted=[0]))[0]
+        logits: NDArray[np.float32] = self.forward(ops, prompt_batch([token], position, wanted=[0]))[0]
+        return logits
 
     def stats(self) -> Stats:
         return self._meter.stats(active=False, reason=REASON, fetch_ms=None)

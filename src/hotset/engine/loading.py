@@ -55,7 +55,9 @@ class LoadOptions:
     def __post_init__(self) -> None:
         if self.device not in ("auto", "cuda", "cpu"):
             raise InputError(f"device {self.device!r} is not one of auto, cuda, cpu")
-        if self.n_ctx is not None and (isinstance(self.n_ctx, bool) or not isinstance(self.n_ctx, int) or self.n_ctx < 2):
+        if self.n_ctx is not None and (
+            isinstance(self.n_ctx, bool) or not isinstance(self.n_ctx, int) or self.n_ctx < 2
+        ):
             raise InputError(f"the context (n_ctx, --ctx-size) must be at least 2 tokens, not {self.n_ctx!r}")
         if self.record_steps < 0:
             raise InputError(f"record_steps must be 0 or more, not {self.record_steps}")
@@ -112,9 +114,16 @@ def resolve(model: str | os.PathLike[str]) -> Path:
         return Path(__file__).resolve().parents[1] / "data" / DEMO
     path = Path(model).expanduser()
     if path.is_dir():
-        raise FileError(path, "model", "is a folder", hint="name the .gguf file in it (for a split model any of its parts)")
+        raise FileError(
+            path, "model", "is a folder", hint="name the .gguf file in it (for a split model any of its parts)"
+        )
     if not path.exists():
-        raise FileError(path, "model", "there is no such file", hint='give the path of a .gguf file, or "demo" for the bundled model')
+        raise FileError(
+            path,
+            "model",
+            "there is no such file",
+            hint='give the path of a .gguf file, or "demo" for the bundled model',
+        )
     return path
 
 
@@ -144,7 +153,11 @@ def load(
     options = LoadOptions(
         device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=n_ctx, threads=threads, pre=pre, record_steps=record_steps
     )  # fmt: skip
-    Policy.parse(options.policy), options.size, options.vram_bytes  # all arguments are checked before a long load begins
+    (
+        Policy.parse(options.policy),
+        options.size,
+        options.vram_bytes,
+    )  # all arguments are checked before a long load begins
     checked_threads(options.threads)
     file = open_gguf(resolve(model))
     config = model_config(file.metadata)
@@ -189,7 +202,7 @@ def _load_host(source: Source, notes: list[str]) -> Engine:
 
 
 def _load_cuda(source: Source, notes: list[str]) -> Engine:
-    from hotset.engine.cuda import load_cuda
+    from hotset.engine.device_loading import load_cuda
 
     runner, plan = load_cuda(source)
     return _engine(source, runner, plan, notes)
@@ -200,7 +213,10 @@ def _engine(source: Source, runner: Runner, plan: MemoryPlan, notes: list[str]) 
 
     tokenizer, template = text_of(source)
     if source.n_ctx > source.config.n_ctx_train:
-        notes = [*notes, f"the context of {source.n_ctx} is longer than the {source.config.n_ctx_train} the model was made for"]
+        notes = [
+            *notes,
+            f"the context of {source.n_ctx} is longer than the {source.config.n_ctx_train} the model was made for",
+        ]
     return Engine(
         runner, source.config, tokenizer, n_ctx=source.n_ctx, template=template, memory=plan, notes=notes
     )  # fmt: skip

@@ -49,12 +49,14 @@ def kv_bytes(config: ModelConfig, n_ctx: int, n_seqs: int, element_bytes: int) -
 
 
 def slots_note(n_slots: Sequence[int], config: ModelConfig) -> str:
-    """"32 of 128 experts per layer"."""
+    """As in "32 of 128 experts per layer"."""
     low, high = min(n_slots), max(n_slots)
     return f"{low if low == high else f'{low} to {high}'} of {config.n_experts} experts per layer"
 
 
-def host_plan(config: ModelConfig, spans: Sequence[SpanLayout], weights: int, kv: int, n_slots: tuple[int, ...]) -> MemoryPlan:
+def host_plan(
+    config: ModelConfig, spans: Sequence[SpanLayout], weights: int, kv: int, n_slots: tuple[int, ...]
+) -> MemoryPlan:
     """The CPU's table: the cache's slots cost nothing, for the cache is only counted."""
     experts = sum(s.n_bytes for s in spans) * config.n_experts
     rows = (

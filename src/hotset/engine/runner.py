@@ -49,7 +49,9 @@ class Runner(Protocol):
 
     device: str
 
-    def logits(self, tokens: Sequence[int], wanted: Sequence[int], mode: Mode, *, stepwise: bool) -> NDArray[np.float32]:
+    def logits(
+        self, tokens: Sequence[int], wanted: Sequence[int], mode: Mode, *, stepwise: bool
+    ) -> NDArray[np.float32]:
         """Logits float32 [len(wanted), n_vocab] of those positions of a fresh sequence; `stepwise` feeds token by token."""
 
     def session(self, n_ctx: int) -> Session:

@@ -25,17 +25,18 @@ Ids = NDArray[np.int64]
 
 def sample(logits: Logits, params: SamplingParams, recent_tokens: Sequence[int], seed: int, position: int) -> int:
     """Draw the token at `position` from its logits float32 [n_vocab] and the tokens before it (the last `repeat_last_n` will do)."""
-    adjusted = adjust(logits, params, recent_tokens)
-    if params.is_greedy:
-        return int(adjusted.argmax())
-    ids = top_k(adjusted, params.top_k)
-    ordered = adjusted[ids]
-    n = count_kept(ordered, params)
-    return int(ids[draw(ordered[:n], params.temperature, uniform(seed, position))])
+    with np.errstate(over="ignore", invalid="ignore"):  # infinities do what they should
+        adjusted = adjust(logits, params, recent_tokens)
+        if params.is_greedy:
+            return int(adjusted.argmax())
+        ids = top_k(adjusted, params.top_k)
+        ordered = adjusted[ids]
+        n = count_kept(ordered, params)
+        return int(ids[draw(ordered[:n], params.temperature, uniform(seed, position))])
 
 
 def adjust(logits: Logits, params: SamplingParams, recent_tokens: Sequence[int]) -> Logits:
-    """Logits float32 [n_vocab] after bias and penalties; NaN, where a damaged model gives one, counts as -inf."""
+    """Logits float32 [n_vocab] after bias and penalties; NaN, where a damaged model gives one, counts as -inf, +inf as the largest float32."""
     if not 0 < len(logits) <= MAX_VOCAB:
         raise InputError(f"{len(logits)} logits; between 1 and {MAX_VOCAB} can be drawn from")
     adjusted = np.nan_to_num(np.asarray(logits, np.float32), nan=-np.inf, neginf=-np.inf)
@@ -98,5 +99,4 @@ def draw(ordered: Logits, temperature: float, u: np.float32) -> int:
 
 def less_largest(ordered: Logits) -> Logits:
     # Equal infinities are equally likely, not NaN.
-    with np.errstate(invalid="ignore"):
-        return np.where(ordered == ordered[0], np.float32(0), ordered - ordered[0])
+    return np.where(ordered == ordered[0], np.float32(0), ordered - ordered[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-import triton  # type: ignore[import-untyped]
+import triton
 
 from hotset.experts.host_cache import unroll_ring
 from hotset.experts.policy import LayerState, Policy, check_seed

@@ -57,7 +57,7 @@ def empty_activation(rows: int, n: int, *, integers: bool) -> Activation:
 
 @compiled(inline=True)
 def quantize_row(f: Any, q: Any, d: Any, m: Any, h: Any) -> None:
-    """d = max|x| / 127, q = x (127 / max|x|) rounded half to even, per block of 32."""
+    """D = max|x| / 127, q = x (127 / max|x|) rounded half to even, per block of 32."""
     for b in range(d.size):
         x, out = f[b * X_BLOCK : (b + 1) * X_BLOCK], q[b * X_BLOCK : (b + 1) * X_BLOCK]
         bits = np.int32(0)
@@ -78,11 +78,11 @@ def quantize_row(f: Any, q: Any, d: Any, m: Any, h: Any) -> None:
 
 
 @compiled(inline=True)
-def exp32(x: float) -> float:
+def exp32(x: Any) -> Any:
     """e^x in float32 to 2 units in the last place, as plain arithmetic that LLVM runs on all lanes (Cephes expf)."""
-    x = min(max(x, np.float32(-87)), np.float32(88))
-    n = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
-    r = x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4)
+    clamped = min(max(x, np.float32(-87)), np.float32(88))
+    n = np.floor(clamped * np.float32(1.44269504) + np.float32(0.5))
+    r = clamped - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4)
     p = np.float32(1.9875691500e-4)
     p = p * r + np.float32(1.3981999507e-3)
     p = p * r + np.float32(8.3334519073e-3)
@@ -133,7 +133,7 @@ def _swiglu_kernel(parallel: bool) -> Any:
 
 
 def rms_norm(x: FloatRows, weight: FloatRows, eps: float, *, integers: bool) -> Activation:
-    """x / rms(x) * weight per row, float32 [m, n]."""
+    """X / rms(x) * weight per row, float32 [m, n]."""
     a = empty_activation(*x.shape, integers=integers)
     _norm_kernel(x.shape[0] >= _PARALLEL_FROM)(x, weight, eps, a.f, a.q, a.d, a.m, a.h)
     return a

@@ -15,7 +15,8 @@ from numba.extending import intrinsic
 
 from hotset.host.activation import exp32
 from hotset.host.compile import compiled
-from hotset.host.emit import F32, GROUP, I16, I64, LANES_F32, Emitter
+from hotset.host.emit import F32, I16, I64, LANES_F32, Emitter
+from hotset.quant.layout import GROUP
 
 _LANES_I16 = ir.VectorType(I16, GROUP)
 
@@ -84,9 +85,7 @@ def add_scaled(typingctx: Any, half: Any, scale: Any, x: Any, out: Any, n: Any) 
             value = _values(e, args[2], index, is_half, width)
             target = e.at(args[3], builder.mul(index, I64(4)), LANES_F32 if width else F32)
             old = builder.load(target, align=1)
-            new = (
-                e.fma(e.broadcast(args[1]), value, old) if width else builder.call(fma, [args[1], value, old])
-            )
+            new = e.fma(e.broadcast(args[1]), value, old) if width else builder.call(fma, [args[1], value, old])
             builder.store(new, target, align=1)
 
         _by_lanes(builder, args[4], body)

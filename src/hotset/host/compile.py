@@ -29,14 +29,14 @@ def code_cache() -> str:
     for folder in ("host", "quant", "experts"):
         for source in sorted((package / folder).glob("*.py")):
             digest.update(source.read_bytes())
-    folder = cache_root() / "numba" / digest.hexdigest()[:16]
+    place = cache_root() / "numba" / digest.hexdigest()[:16]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=place):
             pass
     except OSError:  # a read-only home: compile again in each process rather than fail
         return tempfile.mkdtemp(prefix="hotset-numba-")
-    return str(folder)
+    return str(place)
 
 
 def compiled(*, parallel: bool = False, inline: bool = False) -> Callable[[Callable[..., Any]], Any]:
@@ -49,7 +49,9 @@ def compiled(*, parallel: bool = False, inline: bool = False) -> Callable[[Calla
         before = numba_config.CACHE_DIR
         numba_config.CACHE_DIR = code_cache()
         try:
-            return numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", parallel=parallel)(function)
+            return numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", parallel=parallel)(
+                function
+            )
         finally:
             numba_config.CACHE_DIR = before
 

@@ -161,7 +161,7 @@ class Emitter:
         return b.bitcast(b.or_(bits, sign), of(F32))
 
     def dot4(self, total: Any, unsigned: Any, signed: Any, *, wide: bool) -> Any:
-        """total + the sum of four byte products per 32-bit lane: unsigned bytes (below 128 unless `wide`) times signed bytes; exact."""
+        """Total + the sum of four byte products per 32-bit lane: unsigned bytes (below 128 unless `wide`) times signed bytes; exact."""
         if self.level == "avx512-vnni":
             return self._vnni(total, unsigned, signed, 512)
         if self.level == "avx-vnni":

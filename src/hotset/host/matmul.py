@@ -36,7 +36,14 @@ def grouped_matmul(ggml_type: int, way: int, level: str = levels()[0]) -> Callab
         addresses: Any, starts: Any, x_rows: Any, out_rows: Any, n_groups: int, n_blocks: int, xf: Any, xq: Any, xd: Any, xm: Any,
         xh: Any, out: Any,
     ) -> None:  # fmt: skip
-        f, q, d, m, h, o = _address(xf, 0), _address(xq, 0), _address(xd, 0), _address(xm, 0), _address(xh, 0), _address(out, 0)
+        f, q, d, m, h, o = (
+            _address(xf, 0),
+            _address(xq, 0),
+            _address(xd, 0),
+            _address(xm, 0),
+            _address(xh, 0),
+            _address(out, 0),
+        )
         for task in numba.prange(addresses.size * n_groups):
             item = task // n_groups
             group = task % n_groups

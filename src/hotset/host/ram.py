@@ -13,7 +13,9 @@ def available_bytes(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> int
         if number == "0" and not controllers:
             free.append(_room(sys / "fs/cgroup", path, "memory.max", "memory.current", "file"))
         elif "memory" in controllers.split(","):
-            free.append(_room(sys / "fs/cgroup/memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"))
+            free.append(
+                _room(sys / "fs/cgroup/memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache")
+            )
     return max(0, min(free))
 
 

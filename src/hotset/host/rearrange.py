@@ -13,7 +13,14 @@ from hotset.host.compile import compiled
 from hotset.host.memory import peek8, peek16, peek32, poke8, poke16, poke32
 from hotset.quant.layout import GROUP, Bytes, MatrixLayout, QuantFormat
 
-_KINDS = {("copy", 4): 0, ("copy", 2): 1, ("copy", 1): 2, ("six-bit scale", 1): 3, ("six-bit minimum", 1): 4, ("spread bits", 4): 5}
+_KINDS = {
+    ("copy", 4): 0,
+    ("copy", 2): 1,
+    ("copy", 1): 2,
+    ("six-bit scale", 1): 3,
+    ("six-bit minimum", 1): 4,
+    ("spread bits", 4): 5,
+}
 
 
 @cache
@@ -93,7 +100,9 @@ def _rearrange(
 def rearrange(layout: MatrixLayout, blocks: Bytes, target: int, *, n_items: int = 1, target_stride: int = 0) -> None:
     """`n_items` matrices of GGUF bytes, one after the other in `blocks` (uint8, contiguous), -> planes at address `target` + i `target_stride`."""
     if blocks.size != n_items * layout.rows * layout.row_bytes or not blocks.flags.c_contiguous:
-        raise ValueError(f"{blocks.size} bytes for {n_items} matrices of {layout.rows} rows of {layout.row_bytes} bytes")
+        raise ValueError(
+            f"{blocks.size} bytes for {n_items} matrices of {layout.rows} rows of {layout.row_bytes} bytes"
+        )
     _rearrange(
         blocks.ctypes.data, n_items, layout.rows, layout.n_blocks, layout.fmt.block_bytes, _moves(layout.fmt), target, target_stride
     )  # fmt: skip

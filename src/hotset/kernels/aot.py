@@ -29,9 +29,9 @@ class CompileCase:
 
 def compile_case(case: CompileCase, backend: str, arch: int | str) -> Any:
     """Compile for ("cuda", 90) or ("hip", "gfx1100"); returns Triton's compiled kernel with its `asm`."""
-    import triton  # type: ignore[import-untyped]
-    from triton.backends.compiler import GPUTarget  # type: ignore[import-untyped]
-    from triton.compiler import ASTSource  # type: ignore[import-untyped]
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
 
     constants = dict(case.constants)
     if "DP4A" in constants:

@@ -9,11 +9,12 @@ its own sequence alone: not on other rows, the size of the KV cache or the numbe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from triton import cdiv, next_power_of_2  # type: ignore[import-untyped]
+from triton import cdiv, next_power_of_2
 
+from hotset.kernels.aot import CompileCase
 from hotset.quant.triton import jit, tl
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 SPLIT = 128
 TILE = 16
 # Splits that the combining kernel reads at once.
-SPLIT_BLOCK = 16
+SPLIT_BLOCK = 64
+DIM_PART = 32
 
 
 # One program per row, KV head and split: the query heads of a group share the keys that it reads.
@@ -76,13 +78,20 @@ def split_kernel(
         is_cell = inside[:, None] & (d < HEAD_DIM)[None, :]
         key = tl.load(k_cache + cell, mask=is_cell, other=0.0).to(tl.float32)  # [TILE, DIM_PAD]
         value = tl.load(v_cache + cell, mask=is_cell, other=0.0).to(tl.float32)
-        score = tl.sum(query[:, None, :] * key[None, :, :], 2)
+        if GROUP == 1:
+            score = tl.sum(query[:, None, :] * key[None, :, :], 2)
+        else:
+            score = tl.dot(query, tl.trans(key), input_precision="ieee")
         score = tl.where(inside[None, :], score, float("-inf"))
         higher = tl.maximum(top, tl.max(score, 1))
         fade = tl.exp(top - higher)
         p = tl.exp(score - higher[:, None])  # [GROUP_PAD, TILE]
         total = total * fade + tl.sum(p, 1)
-        out = out * fade[:, None] + tl.sum(p[:, :, None] * value[None, :, :], 1)
+        out *= fade[:, None]
+        if GROUP == 1:
+            out += tl.sum(p[:, :, None] * value[None, :, :], 1)
+        else:
+            out += tl.dot(p, value, input_precision="ieee")
         top = higher
         tile += TILE
 
@@ -92,7 +101,7 @@ def split_kernel(
     tl.store(part + cell[:, None] * HEAD_DIM + d[None, :], out, mask=is_head)
 
 
-# One program per row and query head.
+# One program per row, query head and part of the head's values.
 @jit
 def combine_kernel(
     peak: tl.tensor,
@@ -105,7 +114,7 @@ def combine_kernel(
     n_splits: tl.tensor,
     N_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
-    DIM_PAD: tl.constexpr,
+    DIM_PART: tl.constexpr,
     SPLIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
@@ -114,16 +123,17 @@ def combine_kernel(
     if tl.load(row_mask + row) == 0:
         return
     n_used = tl.load(positions + row) // SPLIT + 1
-    d = tl.arange(0, DIM_PAD)
+    d = tl.program_id(2) * DIM_PART + tl.arange(0, DIM_PART)
     at = (row * N_HEADS + head) * n_splits
-    top = float("-inf")
+    peaks = tl.full([BLOCK], float("-inf"), tl.float32)
     block = 0
     while block < n_used:
         s = block + tl.arange(0, BLOCK)
-        top = tl.maximum(top, tl.max(tl.load(peak + at + s, mask=s < n_used, other=float("-inf")), 0))
+        peaks = tl.maximum(peaks, tl.load(peak + at + s, mask=s < n_used, other=float("-inf")))
         block += BLOCK
+    top = tl.max(peaks, 0)
     total = 0.0
-    out = tl.zeros([DIM_PAD], tl.float32)
+    out = tl.zeros([DIM_PART], tl.float32)
     block = 0
     while block < n_used:
         s = block + tl.arange(0, BLOCK)
@@ -220,7 +230,7 @@ def attention(
         TILE=TILE,
         num_warps=4,
     )
-    combine_kernel[(len(q), n_heads)](
+    combine_kernel[(len(q), n_heads, cdiv(head_dim, DIM_PART))](
         buffers.peak,
         buffers.mass,
         buffers.part,
@@ -231,7 +241,7 @@ def attention(
         n_splits,
         N_HEADS=n_heads,
         HEAD_DIM=head_dim,
-        DIM_PAD=next_power_of_2(head_dim),
+        DIM_PART=DIM_PART,
         SPLIT=SPLIT,
         BLOCK=SPLIT_BLOCK,
         num_warps=4,
@@ -250,22 +260,25 @@ def reference(q: torch.Tensor, cache: KVCache, rows: Rows, scale: float) -> torc
     return torch.stack(out)
 
 
-def compile_cases() -> list[tuple[Any, dict[str, str], dict[str, Any], dict[str, Any]]]:
-    """List (kernel, signature, constexprs, options) for the ahead-of-time compile check."""
+def compile_cases() -> list[CompileCase]:
+    """List what tests compile ahead of time."""
     rows = dict.fromkeys(("positions", "row_mask"), "*i32")
     splits = dict.fromkeys(("peak", "mass", "part"), "*fp32")
     combine = splits | rows | {"y": "*fp32", "y_stride": "i32", "n_splits": "i32"}
-    constants = {"N_HEADS": 32, "HEAD_DIM": 128, "DIM_PAD": 128, "SPLIT": SPLIT, "BLOCK": SPLIT_BLOCK}
-    cases: list[tuple[Any, dict[str, str], dict[str, Any], dict[str, Any]]] = [
-        (combine_kernel, combine, constants, {"num_warps": 4})
-    ]
+    constants = {"N_HEADS": 32, "HEAD_DIM": 128, "DIM_PART": DIM_PART, "SPLIT": SPLIT, "BLOCK": SPLIT_BLOCK}
+    cases = [CompileCase("attention combine", combine_kernel, combine, constants, 4, fp_fusion=True)]
     for dtype, group, head_dim in (("fp16", 8, 128), ("fp32", 1, 80), ("fp16", 5, 192)):
         caches = dict.fromkeys(("k_cache", "v_cache"), f"*{dtype}")
         sizes = dict.fromkeys(("q_stride", "n_ctx", "n_splits"), "i32")
-        signature = {"q": "*fp32", "seqs": "*i32", "scale": "fp32"} | rows | splits | caches | sizes
+        types = {"q": "*fp32", "seqs": "*i32", "scale": "fp32"} | rows | splits | caches | sizes
         shape = {
-            "N_KV": 4, "GROUP": group, "GROUP_PAD": next_power_of_2(group), "HEAD_DIM": head_dim,
-            "DIM_PAD": next_power_of_2(head_dim), "SPLIT": SPLIT, "TILE": TILE,
-        }  # fmt: skip
-        cases.append((split_kernel, signature, shape, {"num_warps": 4}))
+            "N_KV": 4,
+            "GROUP": group,
+            "GROUP_PAD": next_power_of_2(group),
+            "HEAD_DIM": head_dim,
+            "DIM_PAD": next_power_of_2(head_dim),
+            "SPLIT": SPLIT,
+            "TILE": TILE,
+        }
+        cases.append(CompileCase(f"attention {dtype} {head_dim}", split_kernel, types, shape, 4, fp_fusion=True))
     return cases

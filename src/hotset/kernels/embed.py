@@ -5,10 +5,11 @@ out[m, d] = W[tokens[m], d]
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from triton import cdiv  # type: ignore[import-untyped]
+from triton import cdiv
 
+from hotset.kernels.aot import CompileCase
 from hotset.quant.triton import jit, tl
 
 if TYPE_CHECKING:
@@ -56,17 +57,12 @@ def embed(tokens: torch.Tensor, matrix: DeviceMatrix, out: torch.Tensor) -> None
     )
 
 
-def compile_cases() -> list[tuple[Any, dict[str, str], dict[str, Any], dict[str, Any]]]:
-    """List (kernel, signature, constexprs, options) for the ahead-of-time compile check."""
+def compile_cases() -> list[CompileCase]:
+    """List what tests compile ahead of time."""
     from hotset.quant.formats import FORMATS
 
-    signature = {"tokens": "*i32", "base": "*u8", "out": "*fp32", "padded_rows": "i32", "out_stride": "i32"}
+    types = {"tokens": "*i32", "base": "*u8", "out": "*fp32", "padded_rows": "i32", "out_stride": "i32"}
     return [
-        (
-            embed_kernel,
-            signature,
-            {"COLS": 768, "LOAD": fmt.load, "BLOCK": BLOCK},
-            {"num_warps": 4, "enable_fp_fusion": False},
-        )
+        CompileCase(f"embed {fmt.name}", embed_kernel, types, {"COLS": 768, "LOAD": fmt.load, "BLOCK": BLOCK})
         for fmt in FORMATS.values()
     ]

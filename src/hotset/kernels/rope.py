@@ -6,10 +6,11 @@ a, b = the two halves of a head's first rope_dims values; y_a = a cos - b sin, y
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from triton import next_power_of_2  # type: ignore[import-untyped]
+from triton import next_power_of_2
 
+from hotset.kernels.aot import CompileCase
 from hotset.quant.triton import jit, tl
 
 if TYPE_CHECKING:
@@ -193,24 +194,33 @@ def reference(heads: torch.Tensor, rope: DeviceRope, weight: torch.Tensor | None
         x = x / (x.square().mean(-1, keepdim=True) + rope.eps).sqrt() * weight
     half = rope.cos.shape[1]
     cos, sin = (table[rows.positions.long()].double().unsqueeze(1) for table in (rope.cos, rope.sin))
-    first, second = (slice(half), slice(half, 2 * half)) if rope.neox else (slice(0, 2 * half, 2), slice(1, 2 * half, 2))
+    first, second = (
+        (slice(half), slice(half, 2 * half)) if rope.neox else (slice(0, 2 * half, 2), slice(1, 2 * half, 2))
+    )
     turned = x.clone()
     turned[..., first] = x[..., first] * cos - x[..., second] * sin
     turned[..., second] = x[..., first] * sin + x[..., second] * cos
     return turned
 
 
-def compile_cases() -> list[tuple[Any, dict[str, str], dict[str, Any], dict[str, Any]]]:
-    """List (kernel, signature, constexprs, options) for the ahead-of-time compile check."""
-    floats = dict.fromkeys(("q", "k", "v", "q_weight", "k_weight", "cos", "sin"), "*fp32")
-    ints = dict.fromkeys(("positions", "seqs", "row_mask"), "*i32")
-    sizes = dict.fromkeys(("q_stride", "k_stride", "v_stride", "n_ctx"), "i32") | {"eps": "fp32"}
+def compile_cases() -> list[CompileCase]:
+    """List what tests compile ahead of time."""
+    types = dict.fromkeys(("q", "k", "v", "q_weight", "k_weight", "cos", "sin"), "*fp32")
+    types |= dict.fromkeys(("positions", "seqs", "row_mask"), "*i32") | {"eps": "fp32"}
+    types |= dict.fromkeys(("q_stride", "k_stride", "v_stride", "n_ctx"), "i32")
     cases = []
     for dtype, half, neox in (("fp16", 64, True), ("fp32", 20, False)):
         caches = dict.fromkeys(("k_cache", "v_cache"), f"*{dtype}")
         constants = {
-            "N_HEADS": 32, "N_KV": 4, "HEAD_DIM": 128, "HALF": half, "HALF_PAD": next_power_of_2(half),
-            "REST_PAD": next_power_of_2(max(1, 128 - 2 * half)), "DIM_PAD": 128, "NEOX": neox, "NORM": True,
-        }  # fmt: skip
-        cases.append((rope_kernel, floats | ints | caches | sizes, constants, {"num_warps": 1}))
+            "N_HEADS": 32,
+            "N_KV": 4,
+            "HEAD_DIM": 128,
+            "HALF": half,
+            "HALF_PAD": next_power_of_2(half),
+            "REST_PAD": next_power_of_2(max(1, 128 - 2 * half)),
+            "DIM_PAD": 128,
+            "NEOX": neox,
+            "NORM": neox,
+        }
+        cases.append(CompileCase(f"rope {dtype}", rope_kernel, types | caches, constants, 1, fp_fusion=True))
     return cases

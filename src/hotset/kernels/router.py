@@ -8,10 +8,11 @@ scores = softmax(logits) or sigmoid(logits)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from triton import next_power_of_2  # type: ignore[import-untyped]
+from triton import next_power_of_2
 
+from hotset.kernels.aot import CompileCase
 from hotset.quant.triton import jit, tl
 
 if TYPE_CHECKING:
@@ -97,31 +98,19 @@ def route(
     )
 
 
-def compile_cases() -> list[tuple[Any, dict[str, str], dict[str, Any], dict[str, Any]]]:
-    """List (kernel, signature, constexprs, options) for the ahead-of-time compile check."""
-    signature = {
-        "logits": "*fp32",
-        "bias": "*fp32",
-        "picks": "*i32",
-        "weights": "*fp32",
-        "stride": "i32",
-        "scale": "fp32",
-    }
-    shapes = [(128, 8, False, False), (60, 4, False, False), (384, 8, True, True)]
-    return [
-        (
-            router_kernel,
-            signature,
-            {
-                "N_EXPERTS": n,
-                "E_PAD": next_power_of_2(n),
-                "K": k,
-                "K_PAD": next_power_of_2(k),
-                "SIGMOID": sigmoid,
-                "BIAS": bias,
-                "RENORMALISE": True,
-            },
-            {"num_warps": 1},
-        )
-        for n, k, sigmoid, bias in shapes
-    ]
+def compile_cases() -> list[CompileCase]:
+    """List what tests compile ahead of time."""
+    types = {"logits": "*fp32", "bias": "*fp32", "picks": "*i32", "weights": "*fp32", "stride": "i32", "scale": "fp32"}
+    cases = []
+    for n, k, sigmoid, bias in ((128, 8, False, False), (60, 4, False, False), (384, 8, True, True)):
+        constants = {
+            "N_EXPERTS": n,
+            "E_PAD": next_power_of_2(n),
+            "K": k,
+            "K_PAD": next_power_of_2(k),
+            "SIGMOID": sigmoid,
+            "BIAS": bias,
+            "RENORMALISE": True,
+        }
+        cases.append(CompileCase(f"router {n}", router_kernel, types, constants, 1, fp_fusion=True))
+    return cases

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from triton import cdiv, next_power_of_2  # type: ignore[import-untyped]
+from triton import cdiv, next_power_of_2
 
 from hotset.config import MAX_LOGIT_BIAS, MAX_RECENT
 from hotset.errors import InputError

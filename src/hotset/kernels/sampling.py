@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from hotset.config import MAX_LOGIT_BIAS, MAX_RECENT
+from hotset.kernels.aot import CompileCase
 from hotset.kernels.weights import COEFFICIENTS, LOG2_E, LOWEST, WEIGHT_BITS
 from hotset.quant.triton import jit, tl
 
@@ -350,21 +351,21 @@ def uniform(seed_low: tl.tensor, seed_high: tl.tensor, position: tl.tensor) -> t
     return (word >> 8).to(tl.float32) * (1.0 / (1 << 24))
 
 
-def compile_cases() -> list[tuple[Any, dict[str, str], dict[str, Any], dict[str, Any]]]:
-    """List (kernel, signature, constexprs, options) for the ahead-of-time compile check."""
-    state = dict.fromkeys(("ints", "recent", "end_ids", "done", "bias_ids"), "*i32")
-    state |= dict.fromkeys(("floats", "bias_values", "keys", "ordered", "block_max", "logits"), "*fp32")
-    state |= dict.fromkeys(("tokens", "positions", "seqs", "row_mask", "block_id"), "*i32") | {"ids": "*i64"}
-    state |= dict.fromkeys(("stride", "n_vocab", "n_blocks"), "i32")
-    cases: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [
-        (copy_kernel, {"BLOCK": BLOCK}, {"num_warps": 4}),
-        (bias_kernel, {}, {"num_warps": 4}),
-        (penalty_kernel, {"BLOCK": PENALTY_BLOCK}, {"num_warps": 4} | EXACT),
-        (block_max_kernel, {"BLOCK": BLOCK}, {"num_warps": 4}),
-        (greedy_kernel, {"BLOCKS_PAD": 256, "N_END": 4}, {"num_warps": 4}),
-        (draw_kernel, {"BLOCK": DRAW_BLOCK, "N_END": 4}, {"num_warps": 8} | EXACT),
+def compile_cases() -> list[CompileCase]:
+    """List what tests compile ahead of time."""
+    types = dict.fromkeys(("ints", "recent", "end_ids", "done", "bias_ids"), "*i32")
+    types |= dict.fromkeys(("floats", "bias_values", "keys", "ordered", "block_max", "logits"), "*fp32")
+    types |= dict.fromkeys(("tokens", "positions", "seqs", "row_mask", "block_id"), "*i32") | {"ids": "*i64"}
+    types |= dict.fromkeys(("stride", "n_vocab", "n_blocks"), "i32")
+    cases: list[tuple[Any, dict[str, int], int]] = [
+        (copy_kernel, {"BLOCK": BLOCK}, 4),
+        (bias_kernel, {}, 4),
+        (penalty_kernel, {"BLOCK": PENALTY_BLOCK}, 4),
+        (block_max_kernel, {"BLOCK": BLOCK}, 4),
+        (greedy_kernel, {"BLOCKS_PAD": 256, "N_END": 4}, 4),
+        (draw_kernel, {"BLOCK": DRAW_BLOCK, "N_END": 4}, 8),
     ]
     return [
-        (kernel, {name: state[name] for name in kernel.arg_names if name in state}, constants, options)
-        for kernel, constants, options in cases
+        CompileCase(kernel.__name__, kernel, {n: types[n] for n in kernel.arg_names if n in types}, constants, warps)
+        for kernel, constants, warps in cases
     ]

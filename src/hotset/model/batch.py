@@ -23,7 +23,9 @@ class Batch:
         return self.tokens.size
 
 
-def prompt_batch(tokens: Sequence[int], start: int, *, sequence: int = 0, wanted: Sequence[int] = ()) -> Batch:
+def prompt_batch(
+    tokens: Sequence[int], start: int, *, sequence: int = 0, wanted: Sequence[int] | NDArray[np.int64] = ()
+) -> Batch:
     """Successive tokens of one sequence, the first at position `start`."""
     n = len(tokens)
     return Batch(

@@ -130,6 +130,10 @@ class HostOps:
         starts = np.array([0, a.n_rows])
         return self._multiply(a, matrix.layout, matrix.address, starts, rows, rows)
 
+    def add_linear(self, x: Rows, a: Activation, matrix: HostMatrix) -> Rows:
+        x += self.linear(a, matrix)[:, : x.shape[1]]
+        return x
+
     def _multiply(
         self, a: Activation, layout: MatrixLayout, addresses: Any, starts: Any, x_rows: Any, out_rows: Any
     ) -> Rows:
@@ -166,7 +170,9 @@ class HostOps:
         )  # fmt: skip
         return picks, weights
 
-    def experts(self, a: Activation, picks: tuple[NDArray[np.int32], Rows], layer: Layer, batch: Batch) -> Rows:
+    def add_experts(
+        self, x: Rows, a: Activation, picks: tuple[NDArray[np.int32], Rows], layer: Layer, batch: Batch
+    ) -> Rows:
         chosen, weights = picks
         for i in range(0, batch.n_rows, CACHE_ROWS):
             self.cache.lookup(layer.index, chosen[i : i + CACHE_ROWS])
@@ -180,10 +186,7 @@ class HostOps:
         rows = pairs // chosen.shape[1]
         gate, up = product(a, "gate", rows), product(a, "up", rows)
         hidden = swiglu(gate, up, self.config.d_expert, integers=self.fast)
-        return np.asarray(_combine(product(hidden, "down", pairs), weights, self.config.d_model))
-
-    def add(self, x: Rows, y: Rows) -> Rows:
-        x += y[:, : x.shape[1]]
+        x += _combine(product(hidden, "down", pairs), weights, self.config.d_model)
         return x
 
     def wanted(self, x: Rows, batch: Batch) -> Rows:

@@ -20,17 +20,17 @@ class Ops(Protocol):
     def linear(self, a: Any, matrix: Any) -> Any:
         """Rows a W^T; columns past the matrix's rows are padding."""
 
+    def add_linear(self, x: Any, a: Any, matrix: Any) -> Any:
+        """Rows x + a W^T; x is overwritten."""
+
     def attend(self, q: Any, k: Any, v: Any, layer: Layer, batch: Any) -> Any:
         """Activation of softmax(q k^T / sqrt(d)) v over each row's own past, after norm and rotation of q and k, which are stored."""
 
     def route(self, logits: Any) -> Any:
         """The picks and their weights."""
 
-    def experts(self, a: Any, picks: Any, layer: Layer, batch: Any) -> Any:
-        """Rows of sum over picks of weight * expert(a), in the order of picks."""
-
-    def add(self, x: Any, y: Any) -> Any:
-        """X + y, over x's columns; x may be overwritten."""
+    def add_experts(self, x: Any, a: Any, picks: Any, layer: Layer, batch: Any) -> Any:
+        """Rows x + the sum over picks of weight * expert(a), in the order of picks; x is overwritten."""
 
     def wanted(self, x: Any, batch: Any) -> Any:
         """The rows whose logits are asked for."""
@@ -43,8 +43,8 @@ def forward(ops: Ops, weights: Weights, batch: Any) -> Any:
         a = ops.norm(x, layer.attention_norm)
         q, k, v = (ops.linear(a, matrix) for matrix in (layer.q, layer.k, layer.v))
         attended = ops.attend(q, k, v, layer, batch)
-        x = ops.add(x, ops.linear(attended, layer.attention_output))
+        x = ops.add_linear(x, attended, layer.attention_output)
         a = ops.norm(x, layer.experts_norm)
         picks = ops.route(ops.linear(a, layer.router))
-        x = ops.add(x, ops.experts(a, picks, layer, batch))
+        x = ops.add_experts(x, a, picks, layer, batch)
     return ops.linear(ops.norm(ops.wanted(x, batch), weights.output_norm), weights.output)

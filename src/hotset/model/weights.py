@@ -105,7 +105,8 @@ class Tensors:
     def values(self, name: str, n: int) -> NDArray[np.float32]:
         info = self.info(name, (n,))
         layout = MatrixLayout(FORMATS[info.ggml_type.id], 1, n)
-        return layout.dequantize(layout.from_blocks(self.file.data(name)))[0]
+        values: NDArray[np.float32] = layout.dequantize(layout.from_blocks(self.file.data(name)))[0]
+        return values
 
     def finish(self) -> None:
         """FileError where tensors are left that no part of the model took."""

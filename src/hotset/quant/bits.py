@@ -40,7 +40,7 @@ def pack_six_bits(scale: NDArray[np.uint8], minimum: NDArray[np.uint8]) -> NDArr
 
 
 def scaled(d: NDArray[Any], q: NDArray[Any], offset: int) -> NDArray[np.float32]:
-    """d (q - offset) in float32, as ggml's legacy formats have it."""
+    """D (q - offset) in float32, as ggml's legacy formats have it."""
     return d.astype(np.float32) * (q.astype(np.float32) - np.float32(offset))
 
 

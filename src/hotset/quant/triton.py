@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 try:
-    import triton as _triton  # type: ignore[import-untyped]
-    import triton.language as tl  # type: ignore[import-untyped]
+    import triton as _triton
+    import triton.language as tl
 except ImportError:
     _triton = tl = None
 

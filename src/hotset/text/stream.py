@@ -17,11 +17,12 @@ MAX_STOP_LENGTH = 1000
 class Detokenizer:
     """Turns ids into text one by one; all pushes and the flush together give `tokenizer.decode(ids, special=special)`.
 
-    Bytes of an unfinished character are held back, and become U+FFFD once it is certain that they are none.
+    Bytes of an unfinished character are held back, and become U+FFFD once it is certain that they are none. `continues` says that
+    the ids go on with a text (an answer to a prompt that ends in text), so that a space in front is theirs and is kept.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, special: bool = True) -> None:
-        self._bytes = TokenBytes(tokenizer, special=special)
+    def __init__(self, tokenizer: Tokenizer, *, special: bool = True, continues: bool = False) -> None:
+        self._bytes = TokenBytes(tokenizer, special=special, continues=continues)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, index: int) -> str:

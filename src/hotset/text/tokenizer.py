@@ -183,10 +183,10 @@ class Tokenizer:
 class TokenBytes:
     """The bytes of a sequence of ids, one id at a time; takes away the spaces that the tokenizer puts before a text."""
 
-    def __init__(self, tokenizer: Tokenizer, *, special: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, special: bool, continues: bool = False) -> None:
         self._tokenizer = tokenizer
         self._special = special
-        self._begins = tokenizer.prefixes_space
+        self._begins = not continues
 
     def push(self, index: int) -> bytes:
         """Return the bytes of the next id."""

@@ -116,7 +116,8 @@ def read_array(
     if isinstance(value, str) or not isinstance(value, (Sequence, np.ndarray)):
         raise FileError(path, key, f"should be an array of {kind.__name__}", value=value)
     items = value.tolist() if isinstance(value, np.ndarray) else list(value)
-    if not all(isinstance(item, kind) for item in items):
+    kinds = (int, float) if kind is float else kind
+    if not all(isinstance(item, kinds) for item in items):
         raise FileError(path, key, f"should be an array of {kind.__name__}", value=value)
     if n is not None and len(items) != n:
         raise FileError(path, key, f"has {len(items):,} entries for {n:,} tokens", value=len(items))

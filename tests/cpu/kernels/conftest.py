@@ -29,7 +29,7 @@ def random_planes(layout: MatrixLayout, seed: int, scale: float | None = None) -
 
 @pytest.fixture
 def matrix():
-    """Make a matrix: matrix("Q4_K", rows, cols, seed=0, scale=None)."""
+    """Return a maker of matrices, by the name of the format."""
     by_name = {f.name: f for f in FORMATS.values()}
 
     def make(name: str, rows: int, cols: int, seed: int = 0, scale: float | None = None) -> DeviceMatrix:

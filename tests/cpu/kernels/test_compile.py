@@ -14,6 +14,8 @@ TARGETS = [("cuda", arch) for arch in ("75", "80", "86", "89", "90", "120")] + [
 @pytest.mark.parametrize("target", TARGETS, ids="-".join)
 def test_kernels_compile_for(target):
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    done = subprocess.run([sys.executable, SCRIPT, *target], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, SCRIPT, *target], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert all(int(line.split()[-1]) > 0 for line in done.stdout.splitlines())

@@ -12,7 +12,9 @@ from hotset.kernels.activation import Activation, quantise
 from hotset.kernels.experts import ExpertBuffers, combine, expert_step
 from hotset.quant.layout import SpanLayout
 
-pytestmark = pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # NumPy's, where exp(-gate) is infinite and silu 0
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:overflow:RuntimeWarning"
+)  # NumPy's, where exp(-gate) is infinite and silu 0
 ROLES = ("gate", "up", "down")
 D = 256
 

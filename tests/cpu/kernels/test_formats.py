@@ -1,6 +1,8 @@
 """Each format's Triton functions against its NumPy reference: `load` gives the same bits, `dot` the exact integers."""
 
 import os
+import subprocess
+import sys
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -81,3 +83,8 @@ def test_dot_is_exact_at_the_largest_values(fmt, matrix):
         values = layout.dequantize(w.data.numpy()).astype(np.int64)
         expected = x.f32.numpy().astype(np.int64) @ values.T
         assert np.array_equal(out.numpy(), expected.astype(np.float32))
+
+
+def test_the_formats_need_neither_triton_nor_torch():
+    check = "import sys; sys.modules['triton'] = None; import hotset.quant.formats; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", check], check=True)

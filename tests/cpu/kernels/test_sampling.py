@@ -144,6 +144,7 @@ def test_end_tokens_raise_the_flag_of_their_sequence_and_it_stays():
 
 @pytest.mark.parametrize("draw", [True, False])
 @pytest.mark.parametrize("value", [float("nan"), -INF])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_rows_without_any_token_left_are_flagged_and_stay_in_range(value, draw):
     sampler = Sampler(1, 1, 40, [0], "cpu")
     cases = [(np.full(40, value, np.float32), SamplingParams(temperature=float(draw)), 0, [1])]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import subprocess
 import sys
 import time
@@ -39,7 +38,7 @@ def test_goldens_decode_to_their_texts(tokenizer_of, goldens, name):
 @example(text="\u2581 \u2581")
 @example(text="  a </s>  b<|im_end|> <s> x")
 @example(text="\x00\x01\r\n\u200b\ufeff\ufffd🦙")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_text_survives_the_round_trip(tokenizer_of, name, text):
     tokenizer = tokenizer_of(name)
     plain = tokenizer.encode(text, add_special=False)
@@ -52,7 +51,7 @@ def test_any_text_survives_the_round_trip(tokenizer_of, name, text):
 
 @pytest.mark.parametrize("name", KINDS)
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_streamed_text_is_the_whole_text(tokenizer_of, name, data):
     tokenizer = tokenizer_of(name)
     ids = data.draw(st.lists(st.integers(0, tokenizer.n_vocab - 1) | st.integers(0, 300)))
@@ -63,20 +62,12 @@ def test_streamed_text_is_the_whole_text(tokenizer_of, name, data):
     assert tokenizer.decode(ids, special=special) == "".join([*pieces, stream.flush()])
 
 
-@pytest.mark.parametrize("name", ["qwen2", "gpt-2", "llama-spm", "phi-3", "deepseek-coder"])
-def test_every_byte_round_trips(tokenizer_of, name):
+@pytest.mark.parametrize("name", KINDS)
+def test_there_is_a_token_for_every_byte(tokenizer_of, name):
     tokenizer = tokenizer_of(name)
-    ids_of = {}
-    for index in range(tokenizer.n_vocab):
-        ids_of.setdefault(tokenizer.token_bytes(index), index)
+    spelled = {tokenizer.token_bytes(index) for index in range(tokenizer.n_vocab)}
 
-    for byte in range(256):
-        alone = bytes([byte])
-        if alone in ids_of:
-            assert alone == tokenizer.token_bytes(ids_of[alone])
-        else:  # deepseek-coder: bytes that no UTF-8 text holds are spelled as characters there
-            assert name == "deepseek-coder"
-            assert byte not in codecs.encode("".join(map(chr, range(0x800))), "utf-8")
+    assert {bytes([byte]) for byte in range(256)} <= spelled
 
 
 @pytest.mark.parametrize(("name", "text"), [("qwen2", "12345 it's  x\n\n"), ("llama-bpe", "12345 it's  x\n\n")])

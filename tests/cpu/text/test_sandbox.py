@@ -30,7 +30,7 @@ ESCAPES = {
     "format_map": "{{ '{a.__class__}'.format_map({'a': 1}) }}",
     "format alias": "{% set f = '{0.__class__.__mro__}'.format %}{{ f(1) }}",
     "globals": "{{ raise_exception.__globals__ }}",
-    "function": "{{ range.__self__ }}",
+    "function": "{{ range.__code__ }}",
     "init": "{{ cycler.__init__.__globals__.os }}",
     "self": "{{ self._TemplateReference__context }}",
     "environment": "{{ self.__init__.__globals__ }}",

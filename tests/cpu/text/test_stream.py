@@ -97,3 +97,11 @@ def test_the_space_before_a_text_is_not_streamed(spm_metadata):
     stream = Detokenizer(tokenizer, special=False)
 
     assert [stream.push(index) for index in tokenizer.encode("a a")] == ["", "a", " a"]
+
+
+def test_the_space_within_a_text_is_streamed(spm_metadata):
+    tokenizer = Tokenizer.from_metadata(spm_metadata({"\u2581": -2.0, "a": -3.0, "\u2581a": -1.0}))
+    prompt, answer = tokenizer.encode("a a")[:2], tokenizer.encode("a a")[2:]
+    stream = Detokenizer(tokenizer, continues=not tokenizer.begins_text(prompt[-1]))
+
+    assert [stream.push(index) for index in answer] == [" a"]

@@ -1,0 +1,137 @@
+"""Loading a model for a command: the first line on the expert cache, what was chosen and why, and the memory table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from hotset.bench.units import size_text
+from hotset.cli.output import held_warnings, loading_bar, printable, say, show_table
+
+if TYPE_CHECKING:
+    from hotset.engine.engine import Engine
+    from hotset.engine.loading import Device
+    from hotset.engine.memory import MemoryPlan
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the user chose; None (or "auto") leaves it to hotset."""
+
+    model: str
+    device: str = "auto"
+    expert_cache: str = "auto"
+    policy: str = "lrfu:16"
+    vram: str | None = None
+    n_ctx: int | None = None
+    threads: int | None = None
+    pre: str | None = None
+
+
+def open_engine(choices: Choices) -> Engine:
+    """Load, then say what was loaded and how; the first line tells where the expert cache is inactive."""
+    from hotset.engine.loading import load
+
+    with held_warnings():
+        with loading_bar() as progress:
+            engine = load(
+                choices.model,
+                device=cast("Device", choices.device),
+                expert_cache=choices.expert_cache,
+                policy=choices.policy,
+                vram=choices.vram,
+                n_ctx=choices.n_ctx,
+                threads=choices.threads,
+                pre=choices.pre,
+                progress=progress,
+            )
+        say(cache_line(engine))
+    for note in engine.notes:
+        say(f"note: {printable(note)}")
+    show_table("settings", ("", "", "why"), [*settings(engine, choices)])
+    show_table("memory", ("what", "where", "size", "why"), memory_rows(engine.memory), right=(2,))
+    return engine
+
+
+def cache_line(engine: Engine) -> str:
+    """Whether the expert cache works, and if not, why."""
+    stats = engine.stats()
+    if not stats.active:
+        return f"expert cache inactive: {stats.reason}"
+    return f"expert cache active: {slots_text(engine)}, policy {stats.policy}"
+
+
+def slots_text(engine: Engine) -> str:
+    from hotset.engine.memory import slots_note
+
+    return slots_note(engine.memory.n_slots, engine.config)
+
+
+def settings(engine: Engine, choices: Choices) -> Iterator[tuple[str, str, str]]:
+    """Every setting in force with the reason for it."""
+    config = engine.config
+    shape = f"{config.n_layers} layers, {config.n_experts} experts, {config.n_picks} picked"
+    yield "model", config.name, f"{config.architecture}: {shape}"
+    yield "device", engine.device, asked(choices.device != "auto") or device_reason(engine)
+    if engine.device == "cpu":
+        yield "threads", *threads(choices)
+    yield "context", f"{engine.n_ctx:,} tokens", asked(choices.n_ctx) or context_reason(engine)
+    yield "expert cache", slots_text(engine), asked(choices.expert_cache != "auto") or cache_reason(engine)
+    yield "policy", engine.stats().policy, "keeps what was picked often and lately; best in replays of real routing"
+
+
+def asked(value: object) -> str:
+    return "as asked" if value else ""
+
+
+def device_reason(engine: Engine) -> str:
+    return "a GPU is there and can be used" if engine.device == "cuda" else "no GPU can be used"
+
+
+def threads(choices: Choices) -> tuple[str, str]:
+    from hotset.host.threads import checked_threads
+
+    return str(checked_threads(choices.threads)), asked(choices.threads) or "physical cores that this process may use"
+
+
+def context_reason(engine: Engine) -> str:
+    made_for = engine.config.n_ctx_train
+    if engine.n_ctx == made_for:
+        return "all that the model was made for"
+    return f"keeps the KV cache small; the model was made for {made_for:,}: raise with --ctx-size"
+
+
+def cache_reason(engine: Engine) -> str:
+    if engine.device == "cpu":
+        return "counted only: about what a small GPU would hold of a large model"
+    return "what VRAM is left after weights, KV cache, scratch and reserve"
+
+
+def memory_rows(plan: MemoryPlan) -> list[tuple[str, str, str, str]]:
+    """The memory table, with a total for each place."""
+    rows = [(r.name, r.where, size_text(r.n_bytes), r.note) for r in plan.rows]
+    for where in ("host", "gpu"):
+        total = plan.total(where)  # type: ignore[arg-type]
+        if total:
+            budget = f"of {size_text(plan.budget)} allowed" if where == "gpu" and plan.budget else ""
+            rows.append(("total", where, size_text(total), budget))
+    return rows
+
+
+def engine_facts(engine: Engine, choices: Choices) -> dict[str, Any]:
+    """The same for `--json`."""
+    return {
+        "model": choices.model,
+        "name": engine.config.name,
+        "architecture": engine.config.architecture,
+        "device": engine.device,
+        "threads": int(threads(choices)[0]),
+        "n_ctx": engine.n_ctx,
+        "notes": list(engine.notes),
+        "memory": [
+            {"name": r.name, "where": r.where, "bytes": r.n_bytes, "note": r.note} for r in engine.memory.rows
+        ],
+        "n_slots": list(engine.memory.n_slots),
+    }
+

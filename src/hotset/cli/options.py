@@ -1,0 +1,78 @@
+"""The options that several commands share, spelled as llama.cpp spells them where the meaning is the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hotset.errors import InputError
+
+ModelArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="MODEL", help='A .gguf file (any part of a split one), or "demo".', show_default=False),
+]
+ModelOption = Annotated[
+    str | None, typer.Option("-m", "--model", metavar="MODEL", help="The same as MODEL.", show_default=False)
+]
+DeviceOption = Annotated[
+    str, typer.Option("--device", metavar="auto|cuda|cpu", help="Where to compute; auto takes the GPU if one can be used.")
+]
+CacheOption = Annotated[
+    str,
+    typer.Option(
+        "--expert-cache",
+        metavar="SIZE",
+        help="Size of the expert cache: 6GiB, 25% of each layer's experts, 16slots per layer, auto or off.",
+    ),
+]
+VramOption = Annotated[
+    str | None,
+    typer.Option("--vram", metavar="SIZE", help="All that may be put on the GPU, as in 8GiB.", show_default="what is free"),
+]
+PolicyOption = Annotated[
+    str,
+    typer.Option("--policy", metavar="NAME", help="Which experts stay in the cache: lrfu:HALF_LIFE, lru, lfu or static."),
+]
+PreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--pre", metavar="NAME", help="How the tokenizer splits text, where the file names it wrongly.", show_default=False
+    ),
+]
+ContextOption = Annotated[
+    int | None,
+    typer.Option("-c", "--ctx-size", metavar="N", help="Context in tokens.", show_default="4096, or the model's if less"),
+]
+ThreadsOption = Annotated[
+    int | None, typer.Option("-t", "--threads", metavar="N", help="CPU threads.", show_default="physical cores")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value on the last line of stdout.")]
+VerboseOption = Annotated[bool, typer.Option("-v", "--verbose", help="Say more; show a bug's traceback.")]
+
+
+def chosen_model(argument: str | None, option: str | None) -> str:
+    """The model, given either way."""
+    if (argument is None) == (option is None):
+        how = "no model was" if argument is None else "two models were"
+        raise InputError(f'{how} given; name one: the path of a .gguf file, or "demo" for the bundled model')
+    return str(argument if option is None else option)
+
+
+def read_text(path: str, option: str) -> str:
+    """A file's text, with its line ends as they are."""
+    try:
+        return Path(path).expanduser().read_bytes().decode()
+    except OSError as error:
+        raise InputError(f"{option} {path}: {error.strerror}; give the path of a text file") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{option} {path}: no UTF-8 at byte {error.start:,}; convert the file to UTF-8") from error
+
+
+def numbers(text: str, option: str) -> list[int]:
+    """ "1,2,4" -> [1, 2, 4]."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and len(part) < 10 for part in parts):
+        raise InputError(f"{option} {text!r} is no list of numbers; write them with commas, as in 1,2,4")
+    return [int(part) for part in parts]

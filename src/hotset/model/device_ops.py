@@ -1,0 +1,177 @@
+"""The ops on a GPU: Triton kernels over buffers made once; an expert is read where the address table says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from hotset.host.rearrange import to_planes
+from hotset.kernels.activation import Activation, quantise
+from hotset.kernels.attention import KVCache, SplitBuffers, attention
+from hotset.kernels.embed import embed
+from hotset.kernels.experts import ExpertBuffers, expert_step
+from hotset.kernels.matvec import DeviceMatrix, matvec
+from hotset.kernels.norm import rms_norm
+from hotset.kernels.rope import DeviceRope, qk_norm_rope_store
+from hotset.kernels.router import route
+from hotset.kernels.rows import Rows
+from hotset.model.rope import rope_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from hotset.experts.cache import ExpertCache
+    from hotset.model.config import ModelConfig
+    from hotset.model.weights import Layer
+    from hotset.quant.layout import Bytes, MatrixLayout, SpanLayout
+
+# One set of kernels serves 1 to 8 rows; a prompt goes through them eight rows at a time.
+MAX_ROWS = 8
+# What `linear` returns stays until so many later calls: q, k and v are needed together.
+KEPT_RESULTS = 4
+
+
+class DevicePlace:
+    """Puts weights onto a device, still quantised."""
+
+    def __init__(self, device: torch.device | str) -> None:
+        self.device = torch.device(device)
+
+    def matrix(self, layout: MatrixLayout, blocks: Bytes) -> DeviceMatrix:
+        return DeviceMatrix(layout, torch.from_numpy(to_planes(layout, blocks)).to(self.device))
+
+    def vector(self, values: NDArray[np.float32]) -> torch.Tensor:
+        return torch.from_numpy(values.copy()).to(self.device)
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceBatch:
+    """`rows` of one step on the device; `wanted` are those whose logits are asked for, None for all of them."""
+
+    rows: Rows
+    wanted: tuple[int, ...] | None = None
+
+
+class DeviceKV:
+    """Keys and values of all layers, float32 (reference) or float16 (fast), and the tables of rotary positions."""
+
+    def __init__(self, config: ModelConfig, n_ctx: int, n_seqs: int, device: torch.device | str, *, half: bool) -> None:
+        self.n_ctx = n_ctx
+        self.half = half
+        shape = (config.n_layers, 2, n_seqs, config.n_kv_heads, n_ctx, config.d_head)
+        data = torch.zeros(shape, dtype=torch.float16 if half else torch.float32, device=device)
+        self.layers = tuple(KVCache(layer[0], layer[1]) for layer in data)
+        self.cos, self.sin = (torch.from_numpy(t).to(device) for t in rope_tables(config.rope, n_ctx))
+        self.splits = SplitBuffers.empty(MAX_ROWS, config.n_heads, config.d_head, n_ctx, device)
+
+
+class Scratch:
+    """Buffers of MAX_ROWS rows by use and width, made on first use; all layers take them in turn."""
+
+    def __init__(self, device: torch.device | str, *, fast: bool) -> None:
+        self.device = torch.device(device)
+        self.fast = fast
+        self._made: dict[object, Any] = {}
+
+    def floats(self, use: str, m: int, width: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Rows [m, width], contiguous."""
+        make = partial(torch.empty, MAX_ROWS, width, dtype=dtype, device=self.device)
+        buffer: torch.Tensor = self._once((use, width), make)
+        return buffer[:m]
+
+    def activation(self, use: str, m: int, width: int) -> Activation:
+        """Rows [m, width] with their quantised form in fast mode."""
+        make = partial(Activation.empty, MAX_ROWS, width, self.device, quantised=self.fast)
+        buffer: Activation = self._once((use, width), make)
+        return buffer.rows(m)
+
+    def experts(self, span: SpanLayout, n_picks: int) -> ExpertBuffers:
+        """What the expert step needs between its launches, for spans of this shape."""
+        down = span.matrix("down")
+        make = partial(ExpertBuffers.empty, span, n_picks, self.device, quantised=self.fast)
+        return cast("ExpertBuffers", self._once(("experts", down.rows, down.cols), make))
+
+    def _once(self, key: object, make: Callable[[], Any]) -> Any:
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+
+class DeviceOps:
+    """See transformer.Ops. Nothing waits for the device, and after the first step nothing is allocated."""
+
+    def __init__(self, config: ModelConfig, cache: ExpertCache, kv: DeviceKV, scratch: Scratch) -> None:
+        assert config.d_model % 16 == 0
+        self.config = config
+        self.cache = cache
+        self.kv = kv
+        self.scratch = scratch
+        self.on_fetch: Callable[[int, bool], None] | None = None
+        self._turn = 0
+
+    def embed(self, matrix: DeviceMatrix, batch: DeviceBatch) -> torch.Tensor:
+        self._turn = 0
+        x = self.scratch.floats("x", len(batch.rows), self.config.d_model)
+        embed(batch.rows.tokens, matrix, x)
+        return x
+
+    def norm(self, x: torch.Tensor, weight: torch.Tensor) -> Activation:
+        a = self.scratch.activation("normed", *x.shape)
+        rms_norm(x, weight, a, self.config.norm_eps)
+        return a
+
+    def linear(self, a: Activation, matrix: DeviceMatrix) -> torch.Tensor:
+        out = self.scratch.floats(f"linear {self._turn}", a.shape[0], matrix.layout.padded_rows)
+        self._turn = (self._turn + 1) % KEPT_RESULTS
+        matvec(a, matrix, out)
+        return out
+
+    def add_linear(self, x: torch.Tensor, a: Activation, matrix: DeviceMatrix) -> torch.Tensor:
+        matvec(a, matrix, x, add=True)
+        return x
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Layer, batch: DeviceBatch) -> Activation:
+        c, kv = self.config, self.kv
+        width = c.n_kv_heads * c.d_head
+        q, k, v = q[:, : c.n_heads * c.d_head], k[:, :width], v[:, :width]
+        rope = DeviceRope(kv.cos, kv.sin, q_norm=layer.q_norm, k_norm=layer.k_norm, eps=c.norm_eps)
+        qk_norm_rope_store(q, k, v, rope, kv.layers[layer.index], batch.rows)
+        out = self.scratch.activation("attended", *q.shape)
+        attention(q, kv.layers[layer.index], batch.rows, c.d_head**-0.5, kv.splits, out.f32)
+        quantise(out)
+        return out
+
+    def route(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        m, k = len(logits), self.config.n_picks
+        picks = self.scratch.floats("picks", m, k, torch.int32)
+        weights = self.scratch.floats("pick weights", m, k)
+        route(logits, self.config.router, None, picks, weights)
+        return picks, weights
+
+    def add_experts(
+        self, x: torch.Tensor, a: Activation, picks: tuple[torch.Tensor, torch.Tensor], layer: Layer, batch: DeviceBatch
+    ) -> torch.Tensor:
+        chosen, weights = picks
+        address = self.cache.lookup(layer.index, chosen, batch.rows.row_mask)
+        if self.on_fetch:
+            self.on_fetch(layer.index, True)
+        self.cache.fetch(layer.index)
+        if self.on_fetch:
+            self.on_fetch(layer.index, False)
+        buffers = self.scratch.experts(layer.experts, MAX_ROWS * self.config.n_picks)
+        expert_step(a, address, weights.view(-1), layer.experts, buffers, x)
+        return x
+
+    def wanted(self, x: torch.Tensor, batch: DeviceBatch) -> torch.Tensor:
+        if batch.wanted is None:
+            return x
+        out = self.scratch.floats("wanted", len(batch.wanted), self.config.d_model)
+        for i, row in enumerate(batch.wanted):
+            out[i].copy_(x[row])
+        return out

@@ -1,0 +1,99 @@
+"""The GPU runner on CPU tensors under Triton's interpreter: same picks and near the same logits as the CPU runner, at any placement."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hotset.config import SamplingParams  # noqa: E402
+from hotset.engine.device import DeviceModel, DeviceRunner  # noqa: E402
+from hotset.engine.host import HostModel, HostRunner  # noqa: E402
+from hotset.engine.loading import LoadOptions, Source  # noqa: E402
+from hotset.engine.sampling import sample  # noqa: E402
+from hotset.experts.bank import ExpertBank  # noqa: E402
+from hotset.experts.cache import ExpertCache  # noqa: E402
+from hotset.experts.host_cache import HostCache  # noqa: E402
+from hotset.experts.policy import Policy  # noqa: E402
+from hotset.gguf import open_gguf  # noqa: E402
+from hotset.model import model_config  # noqa: E402
+from hotset.model.device_ops import DevicePlace  # noqa: E402
+from hotset.model.host_ops import HostPlace  # noqa: E402
+from hotset.model.weights import Tensors, expert_layouts, load_weights  # noqa: E402
+
+# The interpreter takes seconds for a chunk of rows: few tokens.
+TOKENS = [3, 77, 5, 120, 9]
+
+
+def make_source(path) -> Source:
+    file = open_gguf(path)
+    config = model_config(file.metadata)
+    tensors = Tensors(file)
+    return Source(file, config, tensors, expert_layouts(tensors, config), 64, LoadOptions(), lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def source(shared) -> Source:
+    return make_source(shared / "golden/tiny/qwen3moe-q4_k_m.gguf")
+
+
+def device_runner(source: Source, n_slots: int, policy: str = "lrfu:16") -> DeviceRunner:
+    config = source.config
+    source = make_source(source.file.path)
+    bank = ExpertBank(source.spans, config.n_experts)
+    source.fill(bank)
+    weights = load_weights(source.tensors, config, source.spans, DevicePlace("cpu"))
+    shape = source.shape((n_slots,) * config.n_layers)
+    cache = ExpertCache(shape, Policy.parse(policy), bank.base, "cpu", ring_steps=64, poison=True)
+    return DeviceRunner(DeviceModel(config, weights, bank, cache, torch.device("cpu")), source.n_ctx)
+
+
+def host_runner(source: Source, n_slots: int) -> HostRunner:
+    config = source.config
+    source = make_source(source.file.path)
+    bank = ExpertBank(source.spans, config.n_experts)
+    source.fill(bank)
+    weights = load_weights(source.tensors, config, source.spans, HostPlace())
+    cache = HostCache(source.shape((n_slots,) * config.n_layers), Policy.parse("lrfu:16"), ring_steps=64)
+    return HostRunner(HostModel(config, weights, bank, cache), 2)
+
+
+@pytest.mark.parametrize(("mode", "limit"), [("reference", 1e-5), ("fast", 1e-2)])
+def test_logits_are_those_of_the_cpu_runner(source, mode, limit):
+    got = device_runner(source, 3).logits(TOKENS, range(len(TOKENS)), mode, stepwise=False)
+    expected = host_runner(source, 3).logits(TOKENS, range(len(TOKENS)), mode, stepwise=False)
+    assert np.linalg.norm(got - expected) <= limit * np.linalg.norm(expected)
+
+
+def test_placement_and_chunks_change_no_bit(source):
+    tokens = TOKENS[:3]
+    expected = device_runner(source, 6).logits(tokens, range(3), "fast", stepwise=False)
+    for n_slots, policy in ((0, "lru"), (2, "lrfu:16")):
+        got = device_runner(source, n_slots, policy).logits(tokens, range(3), "fast", stepwise=n_slots == 2)
+        assert np.array_equal(got, expected)
+
+
+def test_counts_are_those_of_the_policy_on_the_recorded_picks(source):
+    runner = device_runner(source, 3)
+    runner.logits(TOKENS, [], "fast", stepwise=False)
+    cache = HostCache(runner.model.cache.shape, Policy.parse("lrfu:16"))
+    for step in runner.model.cache.recorded_picks():
+        for layer, picks in enumerate(step):
+            real = (picks[:, 0] >= 0).astype(np.int32)
+            cache.lookup(layer, np.where(picks < 0, 0, picks).astype(np.int32), real)
+    assert runner.model.cache.stats() == cache.stats()
+
+
+def test_a_session_draws_what_the_reference_sampler_draws_from_its_logits(source):
+    runner = device_runner(source, 3)
+    session = runner.session(32)
+    params = SamplingParams(temperature=1.0, top_k=20)
+    session.start(params, seed=7, end_ids=frozenset())
+    session.feed(TOKENS[:2])
+    for _ in range(3):
+        expected = None
+        if session._logits is not None and session._stored == len(session.tokens):
+            expected = sample(session._logits[0].numpy().copy(), params, session.tokens, 7, len(session.tokens))
+        drawn = session.next()
+        if expected is not None:
+            assert drawn.token == expected
+    assert len(session.tokens) == 5

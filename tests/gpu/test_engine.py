@@ -1,0 +1,153 @@
+"""The whole engine on a real GPU: llama.cpp's goldens, the CPU engine as oracle, any placement, batches, counts, memory."""
+
+import json
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+import hotset  # noqa: E402
+from hotset.engine.sampling import sample  # noqa: E402
+from hotset.experts.host_cache import HostCache  # noqa: E402
+from hotset.experts.policy import Policy  # noqa: E402
+from hotset.model.device_ops import DeviceBatch  # noqa: E402
+
+NAMES = ("demo", "lab")
+
+
+@pytest.fixture(scope="module")
+def load(shared):
+    engines = {}
+
+    def get(name: str, **options):
+        key = (name, *sorted(options.items()))
+        if key not in engines:
+            path = shared / f"models/{name}-moe-Q4_K_M.gguf"
+            engines[key] = hotset.load(path, **({"device": "cuda", "expert_cache": "25%"} | options))
+        return engines[key]
+
+    return get
+
+
+def relative(a, b, axis=None):
+    return np.linalg.norm(a - b, axis=axis) / np.linalg.norm(b, axis=axis)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("mode", ["reference", "fast"])
+def test_logits_are_within_the_bars_of_the_goldens(load, shared, name, mode):
+    golden = np.load(shared / f"golden/{name}-moe-Q4_K_M.logits.npz")
+    for i in range(3):
+        expected = golden[f"logits_{i}"].astype(np.float32)
+        got = load(name).logits(golden[f"tokens_{i}"].tolist(), mode=mode)
+        error = relative(got, expected)
+        print(name, mode, i, f"rms {error:.4f} median {np.median(relative(got, expected, 1)):.4f}")
+        assert error <= (0.04 if mode == "reference" else 0.07)
+        if mode == "fast":
+            assert np.median(relative(got, expected, 1)) <= 0.03
+        top = np.sort(expected, 1)
+        clear = top[:, -1] - top[:, -2] > 0.5
+        assert (got.argmax(1) == expected.argmax(1))[clear].all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("mode", "gap"), [("reference", 0.25), ("fast", 0.5)])
+def test_golden_continuations_are_predicted(load, shared, name, mode, gap):
+    for case in json.loads((shared / f"golden/{name}-moe-Q4_K_M.greedy.json").read_text()):
+        tokens = case["prompt_ids"] + case["greedy"]
+        first = len(case["prompt_ids"]) - 1
+        wanted = range(first, len(tokens) - 1)
+        got = load(name).logits(tokens, mode=mode, wanted=wanted).argmax(1)
+        clear = np.array(case["top2_gap"][: len(got)]) >= gap
+        assert (got == np.array(case["greedy"]))[clear].all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reference_mode_agrees_with_the_cpu(load, shared, name):
+    tokens = np.load(shared / f"golden/{name}-moe-Q4_K_M.logits.npz")["tokens_1"].tolist()
+    got, expected = (load(name, device=d).logits(tokens, mode="reference") for d in ("cuda", "cpu"))
+    assert relative(got, expected) <= 1e-3
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("mode", ["reference", "fast"])
+def test_placement_policy_and_chunks_change_no_bit(load, shared, name, mode):
+    engine = load(name)
+    tokens = np.load(shared / f"golden/{name}-moe-Q4_K_M.logits.npz")["tokens_0"].tolist()[:40]
+    expected = engine.logits(tokens, mode=mode)
+    assert np.array_equal(engine.logits(tokens, mode=mode, stepwise=True), expected)
+    k, e = engine.config.n_picks, engine.config.n_experts
+    for n_slots in (0, 1, k, k + 1, e // 2, e):
+        for policy in ("lru", "lfu", "lrfu:16"):
+            other = hotset.load(
+                engine_path(shared, name), device="cuda", expert_cache=f"{n_slots}slots", policy=policy
+            )
+            assert np.array_equal(other.logits(tokens, mode=mode), expected), (n_slots, policy)
+
+
+def engine_path(shared, name):
+    return shared / f"models/{name}-moe-Q4_K_M.gguf"
+
+
+@pytest.mark.parametrize("mode", ["reference", "fast"])
+@pytest.mark.parametrize("m", [2, 3, 8])
+def test_rows_of_a_batch_are_as_if_alone(load, mode, m):
+    engine = load("demo")
+    runner = engine.runner
+    rng = np.random.default_rng(m)
+    tokens = rng.integers(0, engine.config.n_vocab, (6, m)).tolist()
+
+    def run(columns):
+        ops = runner.ops(runner.kv(16, mode, len(columns)), mode)
+        out = []
+        for position, row in enumerate(tokens):
+            rows = runner.rows([row[c] for c in columns], [position] * len(columns), range(len(columns)))
+            out.append(runner.forward(ops, DeviceBatch(rows)).cpu().numpy())
+        return np.stack(out)
+
+    together = run(range(m))
+    for c in range(m):
+        assert np.array_equal(run([c])[:, 0], together[:, c])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("n_slots", [0, 3, 8, 20])
+def test_counts_are_those_of_the_reference_policy_on_the_recorded_picks(shared, name, n_slots):
+    engine = hotset.load(
+        engine_path(shared, name), device="cuda", expert_cache=f"{n_slots}slots", record_steps=400
+    )
+    engine.generate("The Debian installer is", max_tokens=100, temperature=0)
+    cache = engine.runner.model.cache
+    torch.cuda.synchronize()
+    replay = HostCache(cache.shape, Policy.parse("lrfu:16"))
+    for step in cache.recorded_picks():
+        for layer, picks in enumerate(step):
+            real = (picks[:, 0] >= 0).astype(np.int32)
+            replay.lookup(layer, np.where(picks < 0, 0, picks).astype(np.int32), real)
+    assert cache.stats() == replay.stats()
+    stats = engine.stats()
+    assert stats.hits + stats.prompt.hits == sum(replay.stats().hits)
+    assert stats.bytes_fetched + stats.prompt.bytes_fetched == replay.stats().bytes_fetched
+
+
+def test_sampling_on_the_device_is_the_reference(load):
+    engine = load("demo")
+    prompt = engine.tokenize("static int")
+    params = hotset.SamplingParams(temperature=0.9, top_k=50, seed=11, repeat_penalty=1.1)
+    result = engine.generate(prompt, max_tokens=60, temperature=0.9, top_k=50, seed=11, repeat_penalty=1.1)
+    again = engine.generate(prompt, max_tokens=60, temperature=0.9, top_k=50, seed=11, repeat_penalty=1.1)
+    assert result.tokens == again.tokens
+    tokens = [*prompt, *result.tokens]
+    logits = engine.logits(tokens, mode="fast")
+    for i in range(len(prompt), len(tokens)):
+        assert sample(logits[i - 1], params, tokens[:i], 11, i) == tokens[i]
+
+
+def test_vram_holds():
+    engine = hotset.load("demo", device="cuda", vram="2GiB")
+    engine.generate("static int", max_tokens=20, temperature=0)
+    used = torch.cuda.max_memory_reserved()
+    assert used <= 2 << 30
+    assert engine.memory.budget == 2 << 30

@@ -1,0 +1,124 @@
+"""Random weights: GGUF blocks of any format, and small Qwen3-MoE files made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from hotset.gguf import GGUFWriter
+from hotset.quant.formats import FORMATS
+
+BY_NAME = {f.name: f for f in FORMATS.values()}
+
+
+def random_fields(fmt, rows: int, cols: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """Random bits; fields that are floats are small normal numbers, since NaN bits have no single value to compare."""
+    rng = np.random.default_rng(seed)
+    fields = fmt.fields_of_blocks(rng.integers(0, 256, (rows, cols // fmt.block, fmt.block_bytes), np.uint8))
+    for p in fmt.planes:
+        shape = fields[p.name].shape
+        if p.dtype in ("<f2", "<f4"):
+            fields[p.name] = rng.normal(0, 0.1, shape).astype(p.dtype)
+        elif fmt.name == "BF16":
+            fields[p.name] = (rng.normal(0, 0.1, shape).astype("<f4").view("<u4") >> 16).astype("<u2")
+    return fields
+
+
+def random_blocks(fmt, rows: int, cols: int, seed: int = 0) -> np.ndarray:
+    """GGUF bytes uint8 [rows, row_bytes] of `random_fields`."""
+    return fmt.blocks_of_fields(random_fields(fmt, rows, cols, seed)).reshape(rows, -1)
+
+
+def weights(name: str, rows: int, cols: int, seed: int = 0) -> np.ndarray:
+    """GGUF bytes of a matrix whose values have mean 0 and the spread 1 / sqrt(cols) that keeps activations at their size."""
+    fmt = BY_NAME[name]
+    fields = random_fields(fmt, rows, cols, seed)
+    spread = cols**-0.5
+    if "block_scale" not in fields:
+        value = np.random.default_rng(seed).normal(0, spread, fields["value"].shape).astype("<f4")
+        fields["value"] = (value.view("<u4") >> 16).astype("<u2") if name == "BF16" else value.astype(fmt.planes[0].dtype)
+    else:
+        scale = fields["block_scale"]
+        scale[...] = 1
+        if "minimum" in fields:  # the mean of the quants, so that scale q - minimum has mean 0
+            scale[..., 1] = 7.5 if name == "Q4_K" else 15.5
+        size = fmt.values(fields).std()
+        jitter = np.random.default_rng(seed).uniform(0.8, 1.2, scale.shape)
+        fields["block_scale"] = (scale * jitter * (spread / size)).astype("<f2")
+    return fmt.blocks_of_fields(fields).reshape(rows, -1)
+
+
+@dataclass(frozen=True)
+class TinyMoE:
+    """A small Qwen3-MoE; `formats` names the format of a tensor (F32 for all that it does not name)."""
+
+    n_layers: int = 2
+    d_model: int = 64
+    n_heads: int = 4
+    n_kv_heads: int = 2
+    d_head: int = 32
+    d_expert: int = 32
+    n_experts: int = 8
+    n_picks: int = 2
+    n_vocab: int = 50
+    tied: bool = False
+    formats: dict[str, str] = field(default_factory=dict)
+    extra: dict[str, object] = field(default_factory=dict)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every tensor of the file."""
+        d, f, e = self.d_model, self.d_expert, self.n_experts
+        q, kv = self.n_heads * self.d_head, self.n_kv_heads * self.d_head
+        shapes = {"token_embd": (self.n_vocab, d), "output_norm": (d,)}
+        if not self.tied:
+            shapes["output"] = (self.n_vocab, d)
+        for i in range(self.n_layers):
+            layer = {
+                "attn_norm": (d,), "attn_q": (q, d), "attn_k": (kv, d), "attn_v": (kv, d), "attn_output": (d, q),
+                "attn_q_norm": (self.d_head,), "attn_k_norm": (self.d_head,), "ffn_norm": (d,), "ffn_gate_inp": (e, d),
+                "ffn_gate_exps": (e, f, d), "ffn_up_exps": (e, f, d), "ffn_down_exps": (e, d, f),
+            }  # fmt: skip
+            shapes |= {f"blk.{i}.{name}": shape for name, shape in layer.items()}
+        return {f"{name}.weight": shape for name, shape in shapes.items()}
+
+    def metadata(self) -> dict[str, object]:
+        """The keys below the architecture's name."""
+        return {
+            "block_count": self.n_layers,
+            "context_length": 512,
+            "embedding_length": self.d_model,
+            "attention.head_count": self.n_heads,
+            "attention.head_count_kv": self.n_kv_heads,
+            "attention.key_length": self.d_head,
+            "attention.layer_norm_rms_epsilon": 1e-6,
+            "expert_count": self.n_experts,
+            "expert_used_count": self.n_picks,
+            "expert_feed_forward_length": self.d_expert,
+            "vocab_size": self.n_vocab,
+        } | self.extra
+
+    def write(self, path: Path, *, leave_out=(), shapes=None, types=None) -> Path:
+        """Write the file; `leave_out` names tensors, `shapes` and `types` change some to what the model does not expect."""
+        writer = GGUFWriter(path, "qwen3moe")
+        for key, value in self.metadata().items():
+            if value is not None:
+                writer.metadata(f"qwen3moe.{key}", value)
+        for seed, (name, shape) in enumerate((self.shapes() | (shapes or {})).items()):
+            if name not in leave_out:
+                self._add(writer, name, shape, seed, (types or {}).get(name))
+        writer.write()
+        return path
+
+    def _add(self, writer: GGUFWriter, name: str, shape: tuple[int, ...], seed: int, strange: tuple[str, int] | None) -> None:
+        if strange is not None:
+            kind, row_bytes = strange
+            writer.tensor(name, np.zeros(int(np.prod(shape[:-1])) * row_bytes, np.uint8), kind, shape)
+        elif len(shape) == 1:
+            writer.tensor(name, np.random.default_rng(seed).normal(1, 0.1, shape).astype(np.float32))
+        else:
+            kind = self.formats.get(name, "F32")
+            blocks = weights(kind, int(np.prod(shape[:-1])), shape[-1], seed)
+            # Router logits of the usual spread: with 1 / sqrt(cols) alone all experts would be about as good.
+            writer.tensor(name, (2 * blocks.view("<f4")).view(np.uint8) if "gate_inp" in name and kind == "F32" else blocks, kind, shape)
