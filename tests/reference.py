@@ -24,11 +24,19 @@ class Reference:
     picks: np.ndarray
     gaps: np.ndarray
 
-    @property
-    def n_sure(self) -> int:
-        """Positions before the first one whose picks hang on rounding; a wrong pick there reaches all that follow."""
-        close = np.flatnonzero((self.gaps < SMALLEST_GAP).any(0))
-        return int(close[0]) if close.size else self.gaps.shape[1]
+    def n_agreed(self, picks: np.ndarray) -> int:
+        """How many positions come before the first with other picks than [layers, n, k]; a wrong pick there reaches all that follow.
+
+        AssertionError where those picks do not hang on rounding.
+        """
+        differ = (np.sort(picks, -1) != self.picks).any(-1)
+        at = np.flatnonzero(differ.any(0))
+        if not at.size:
+            return differ.shape[1]
+        layer = int(differ[:, at[0]].argmax())
+        gap = self.gaps[layer, at[0]]
+        assert gap < SMALLEST_GAP, f"position {at[0]} of layer {layer} has other picks; the score gap is {gap:.1e}"
+        return int(at[0])
 
 
 class Qwen3MoE:
@@ -95,7 +103,7 @@ class Qwen3MoE:
 
     def experts(self, i: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         scores = (x @ self.weights[f"blk.{i}.ffn_gate_inp.weight"].T).softmax(-1)
-        best = scores.sort(-1, descending=True, stable=True)
+        best = scores.sort(stable=True, dim=-1, descending=True)
         picks, weights = best.indices[:, : self.n_picks], best.values[:, : self.n_picks]
         weights = weights / weights.sum(-1, keepdim=True)
         gate, up, down = (self.weights[f"blk.{i}.ffn_{role}_exps.weight"] for role in ("gate", "up", "down"))
@@ -105,7 +113,11 @@ class Qwen3MoE:
             hidden = silu(x[row] @ gate[e].T) * (x[row] @ up[e].T)
             y.index_add_(0, row, weights[row, rank, None] * (hidden @ down[e].T))
         everyone = best.values.shape[1] == self.n_picks
-        gap = torch.full((len(x),), torch.inf) if everyone else best.values[:, self.n_picks - 1] - best.values[:, self.n_picks]
+        gap = (
+            torch.full((len(x),), torch.inf)
+            if everyone
+            else best.values[:, self.n_picks - 1] - best.values[:, self.n_picks]
+        )
         return y, picks, gap
 
 

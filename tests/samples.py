@@ -31,14 +31,16 @@ def random_blocks(fmt, rows: int, cols: int, seed: int = 0) -> np.ndarray:
     return fmt.blocks_of_fields(random_fields(fmt, rows, cols, seed)).reshape(rows, -1)
 
 
-def weights(name: str, rows: int, cols: int, seed: int = 0) -> np.ndarray:
-    """GGUF bytes of a matrix whose values have mean 0 and the spread 1 / sqrt(cols) that keeps activations at their size."""
+def weights(name: str, rows: int, cols: int, seed: int = 0, spread: float = 1.0) -> np.ndarray:
+    """GGUF bytes of a matrix whose values have mean 0 and the deviation `spread` / sqrt(cols): 1 keeps activations at their size."""
     fmt = BY_NAME[name]
     fields = random_fields(fmt, rows, cols, seed)
-    spread = cols**-0.5
+    deviation = spread * cols**-0.5
     if "block_scale" not in fields:
-        value = np.random.default_rng(seed).normal(0, spread, fields["value"].shape).astype("<f4")
-        fields["value"] = (value.view("<u4") >> 16).astype("<u2") if name == "BF16" else value.astype(fmt.planes[0].dtype)
+        value = np.random.default_rng(seed).normal(0, deviation, fields["value"].shape).astype("<f4")
+        fields["value"] = (
+            (value.view("<u4") >> 16).astype("<u2") if name == "BF16" else value.astype(fmt.planes[0].dtype)
+        )
     else:
         scale = fields["block_scale"]
         scale[...] = 1
@@ -46,7 +48,7 @@ def weights(name: str, rows: int, cols: int, seed: int = 0) -> np.ndarray:
             scale[..., 1] = 7.5 if name == "Q4_K" else 15.5
         size = fmt.values(fields).std()
         jitter = np.random.default_rng(seed).uniform(0.8, 1.2, scale.shape)
-        fields["block_scale"] = (scale * jitter * (spread / size)).astype("<f2")
+        fields["block_scale"] = (scale * jitter * (deviation / size)).astype("<f2")
     return fmt.blocks_of_fields(fields).reshape(rows, -1)
 
 
@@ -99,9 +101,9 @@ class TinyMoE:
             "vocab_size": self.n_vocab,
         } | self.extra
 
-    def write(self, path: Path, *, leave_out=(), shapes=None, types=None) -> Path:
+    def write(self, path: Path, *, leave_out=(), shapes=None, types=None, split=1) -> Path:
         """Write the file; `leave_out` names tensors, `shapes` and `types` change some to what the model does not expect."""
-        writer = GGUFWriter(path, "qwen3moe")
+        writer = GGUFWriter(path, "qwen3moe", split=split)
         for key, value in self.metadata().items():
             if value is not None:
                 writer.metadata(f"qwen3moe.{key}", value)
@@ -111,7 +113,9 @@ class TinyMoE:
         writer.write()
         return path
 
-    def _add(self, writer: GGUFWriter, name: str, shape: tuple[int, ...], seed: int, strange: tuple[str, int] | None) -> None:
+    def _add(
+        self, writer: GGUFWriter, name: str, shape: tuple[int, ...], seed: int, strange: tuple[str, int] | None
+    ) -> None:
         if strange is not None:
             kind, row_bytes = strange
             writer.tensor(name, np.zeros(int(np.prod(shape[:-1])) * row_bytes, np.uint8), kind, shape)
@@ -119,6 +123,6 @@ class TinyMoE:
             writer.tensor(name, np.random.default_rng(seed).normal(1, 0.1, shape).astype(np.float32))
         else:
             kind = self.formats.get(name, "F32")
-            blocks = weights(kind, int(np.prod(shape[:-1])), shape[-1], seed)
-            # Router logits of the usual spread: with 1 / sqrt(cols) alone all experts would be about as good.
-            writer.tensor(name, (2 * blocks.view("<f4")).view(np.uint8) if "gate_inp" in name and kind == "F32" else blocks, kind, shape)
+            # With the matrices' usual spread the router would find all experts about as good.
+            spread = 2.0 if "gate_inp" in name else 1.0
+            writer.tensor(name, weights(kind, int(np.prod(shape[:-1])), shape[-1], seed, spread), kind, shape)

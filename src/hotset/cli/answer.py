@@ -70,4 +70,3 @@ def answer_facts(answer: Generation) -> dict[str, Any]:
         "prompt_tokens_per_s": answer.prompt_tokens_per_s,
         "tokens_per_s": answer.tokens_per_s,
     }
-

@@ -20,7 +20,7 @@ USER_ERROR = 1
 BUG = 2
 INTERRUPTED = 130
 # Newer Typers carry a click of their own, older ones use the package: the class is found through one that both export.
-UsageError = typer.BadParameter.__bases__[0]
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
     name="hotset",
@@ -29,10 +29,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run")(run.run)
-app.command("inspect")(inspect.inspect)
-app.command("bench")(bench.bench)
-app.command("perplexity")(perplexity.perplexity)
+app.command("run", short_help="Continue a text, or chat.")(run.run)
+app.command("inspect", short_help="Show what a model file is.")(inspect.inspect)
+app.command("bench", short_help="Measure speed.")(bench.bench)
+app.command("perplexity", short_help="Score a text.")(perplexity.perplexity)
 
 
 def show_version(wanted: bool) -> None:
@@ -49,6 +49,7 @@ def hotset(
     ] = False,
 ) -> None:
     """Run mixture-of-experts language models that do not fit in VRAM."""
+    del version  # its callback has answered
     if context.invoked_subcommand is None:
         sys.stdout.write(context.get_help() + "\n")
 
@@ -80,7 +81,7 @@ def _main(args: list[str]) -> int:
     except KeyboardInterrupt:
         say("interrupted")
         return INTERRUPTED
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - what is left is a bug of ours, and is said to be one
         return bug(error, verbose=not {"-v", "--verbose"}.isdisjoint(args))
     return 0
 

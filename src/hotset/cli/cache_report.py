@@ -21,10 +21,8 @@ def show_report(stats: Stats, *, prompt_rate: float, decode_rate: float, layers:
 
 
 def report_lines(stats: Stats, prompt_rate: float, decode_rate: float) -> list[str]:
-    lines = [
-        f"prompt: {stats.prompt.tokens:,} tokens, {prompt_rate:.1f} tokens/s; "
-        f"decode: {stats.tokens:,} tokens, {decode_rate:.1f} tokens/s"
-    ]
+    prompt = f"prompt: {stats.prompt.tokens:,} tokens, {prompt_rate:.1f} tokens/s"
+    lines = [f"{prompt}; decode: {stats.tokens:,} tokens, {decode_rate:.1f} tokens/s"]
     name = f"expert cache ({stats.policy}{'' if stats.active else ', only counted'})"
     if not stats.tokens:
         return [*lines, f"{name}: nothing was decoded"]

@@ -27,6 +27,7 @@ class Choices:
     n_ctx: int | None = None
     threads: int | None = None
     pre: str | None = None
+    why_n_ctx: str = "as asked"
 
 
 def open_engine(choices: Choices) -> Engine:
@@ -76,7 +77,7 @@ def settings(engine: Engine, choices: Choices) -> Iterator[tuple[str, str, str]]
     yield "device", engine.device, asked(choices.device != "auto") or device_reason(engine)
     if engine.device == "cpu":
         yield "threads", *threads(choices)
-    yield "context", f"{engine.n_ctx:,} tokens", asked(choices.n_ctx) or context_reason(engine)
+    yield "context", f"{engine.n_ctx:,} tokens", context_reason(engine, choices)
     yield "expert cache", slots_text(engine), asked(choices.expert_cache != "auto") or cache_reason(engine)
     yield "policy", engine.stats().policy, "keeps what was picked often and lately; best in replays of real routing"
 
@@ -95,8 +96,10 @@ def threads(choices: Choices) -> tuple[str, str]:
     return str(checked_threads(choices.threads)), asked(choices.threads) or "physical cores that this process may use"
 
 
-def context_reason(engine: Engine) -> str:
+def context_reason(engine: Engine, choices: Choices) -> str:
     made_for = engine.config.n_ctx_train
+    if choices.n_ctx is not None:
+        return choices.why_n_ctx
     if engine.n_ctx == made_for:
         return "all that the model was made for"
     return f"keeps the KV cache small; the model was made for {made_for:,}: raise with --ctx-size"
@@ -108,14 +111,12 @@ def cache_reason(engine: Engine) -> str:
     return "what VRAM is left after weights, KV cache, scratch and reserve"
 
 
-def memory_rows(plan: MemoryPlan) -> list[tuple[str, str, str, str]]:
+def memory_rows(plan: MemoryPlan) -> list[tuple[str, ...]]:
     """The memory table, with a total for each place."""
-    rows = [(r.name, r.where, size_text(r.n_bytes), r.note) for r in plan.rows]
-    for where in ("host", "gpu"):
-        total = plan.total(where)  # type: ignore[arg-type]
-        if total:
-            budget = f"of {size_text(plan.budget)} allowed" if where == "gpu" and plan.budget else ""
-            rows.append(("total", where, size_text(total), budget))
+    rows: list[tuple[str, ...]] = [(r.name, r.where, size_text(r.n_bytes), r.note) for r in plan.rows]
+    rows.append(("total", "host", size_text(plan.total("host")), ""))
+    if plan.budget is not None:
+        rows.append(("total", "gpu", size_text(plan.total("gpu")), f"of {size_text(plan.budget)} allowed"))
     return rows
 
 
@@ -129,9 +130,6 @@ def engine_facts(engine: Engine, choices: Choices) -> dict[str, Any]:
         "threads": int(threads(choices)[0]),
         "n_ctx": engine.n_ctx,
         "notes": list(engine.notes),
-        "memory": [
-            {"name": r.name, "where": r.where, "bytes": r.n_bytes, "note": r.note} for r in engine.memory.rows
-        ],
+        "memory": [{"name": r.name, "where": r.where, "bytes": r.n_bytes, "note": r.note} for r in engine.memory.rows],
         "n_slots": list(engine.memory.n_slots),
     }
-

@@ -17,7 +17,8 @@ ModelOption = Annotated[
     str | None, typer.Option("-m", "--model", metavar="MODEL", help="The same as MODEL.", show_default=False)
 ]
 DeviceOption = Annotated[
-    str, typer.Option("--device", metavar="auto|cuda|cpu", help="Where to compute; auto takes the GPU if one can be used.")
+    str,
+    typer.Option("--device", metavar="auto|cuda|cpu", help="Where to compute; auto takes the GPU if one can be used."),
 ]
 CacheOption = Annotated[
     str,
@@ -29,21 +30,30 @@ CacheOption = Annotated[
 ]
 VramOption = Annotated[
     str | None,
-    typer.Option("--vram", metavar="SIZE", help="All that may be put on the GPU, as in 8GiB.", show_default="what is free"),
+    typer.Option(
+        "--vram", metavar="SIZE", help="All that may be put on the GPU, as in 8GiB.", show_default="what is free"
+    ),
 ]
 PolicyOption = Annotated[
     str,
-    typer.Option("--policy", metavar="NAME", help="Which experts stay in the cache: lrfu:HALF_LIFE, lru, lfu or static."),
+    typer.Option(
+        "--policy", metavar="NAME", help="Which experts stay in the cache: lrfu:HALF_LIFE, lru, lfu or static."
+    ),
 ]
 PreOption = Annotated[
     str | None,
     typer.Option(
-        "--pre", metavar="NAME", help="How the tokenizer splits text, where the file names it wrongly.", show_default=False
+        "--pre",
+        metavar="NAME",
+        help="How the tokenizer splits text, where the file names it wrongly.",
+        show_default=False,
     ),
 ]
 ContextOption = Annotated[
     int | None,
-    typer.Option("-c", "--ctx-size", metavar="N", help="Context in tokens.", show_default="4096, or the model's if less"),
+    typer.Option(
+        "-c", "--ctx-size", metavar="N", help="Context in tokens.", show_default="4096, or the model's if less"
+    ),
 ]
 ThreadsOption = Annotated[
     int | None, typer.Option("-t", "--threads", metavar="N", help="CPU threads.", show_default="physical cores")
@@ -71,7 +81,7 @@ def read_text(path: str, option: str) -> str:
 
 
 def numbers(text: str, option: str) -> list[int]:
-    """ "1,2,4" -> [1, 2, 4]."""
+    """Read a list as in "1,2,4"."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and len(part) < 10 for part in parts):
         raise InputError(f"{option} {text!r} is no list of numbers; write them with commas, as in 1,2,4")

@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+# Where no terminal says how wide it is, lines of a table stay whole.
+LOG_WIDTH = 140
+
 
 def say(text: str = "") -> None:
     """One line for the person at the terminal."""
@@ -54,7 +57,8 @@ def show_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]]
         table.add_column(header, justify="right" if i in right else "left", header_style="dim", overflow="fold")
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
-    Console(file=sys.stderr, highlight=False).print(table)
+    width = None if sys.stderr.isatty() else LOG_WIDTH
+    Console(file=sys.stderr, highlight=False, width=width).print(table)
 
 
 def one_line(message: Warning | str, *_: Any, **__: Any) -> None:

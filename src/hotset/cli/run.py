@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -37,12 +39,12 @@ def run(
         int | None,
         typer.Option("-n", "--predict", metavar="N", help="Tokens to generate at most; -1: until the end or a full context.", show_default="-1"),
     ] = None,
-    temp: Annotated[float, typer.Option(help="Temperature; 0 takes the most probable token.")] = DEFAULTS.temperature,
-    top_k: Annotated[int, typer.Option(help="Draw among the so many most probable tokens; 0: among all.")] = DEFAULTS.top_k,
-    top_p: Annotated[float, typer.Option(help="Draw among tokens that make up this probability; 1: among all.")] = DEFAULTS.top_p,
-    min_p: Annotated[float, typer.Option(help="Leave out tokens under this share of the first's probability; 0: none.")] = DEFAULTS.min_p,
-    repeat_penalty: Annotated[float, typer.Option(help="Penalty on repeated tokens; 1: none.")] = DEFAULTS.repeat_penalty,
-    repeat_last_n: Annotated[int, typer.Option(help="How many last tokens the penalty looks at.")] = DEFAULTS.repeat_last_n,
+    temp: Annotated[float, typer.Option(metavar="X", help="Temperature; 0 takes the most probable token.")] = DEFAULTS.temperature,
+    top_k: Annotated[int, typer.Option(metavar="N", help="Draw among the so many most probable tokens; 0: among all.")] = DEFAULTS.top_k,
+    top_p: Annotated[float, typer.Option(metavar="X", help="Draw among tokens that make up this probability; 1: among all.")] = DEFAULTS.top_p,
+    min_p: Annotated[float, typer.Option(metavar="X", help="Leave out tokens under this share of the first's probability; 0: none.")] = DEFAULTS.min_p,
+    repeat_penalty: Annotated[float, typer.Option(metavar="X", help="Penalty on repeated tokens; 1: none.")] = DEFAULTS.repeat_penalty,
+    repeat_last_n: Annotated[int, typer.Option(metavar="N", help="How many last tokens the penalty looks at.")] = DEFAULTS.repeat_last_n,
     seed: Annotated[
         int | None, typer.Option("-s", "--seed", metavar="N", help="The same seed gives the same text.", show_default="a new one")
     ] = None,
@@ -62,9 +64,12 @@ def run(
 ) -> None:  # fmt: skip
     """Continue a text (-p or -f), or chat in the terminal; lines from a pipe are turns of a chat.
 
-    The generated text goes to stdout, without the prompt; all else goes to stderr. With --json the text goes to stderr too.
+    The generated text goes to stdout; all else goes to stderr, the prompt too (shown only in a terminal). With --json stdout is left to
+    the JSON value.
     """
-    choices = Choices(options.chosen_model(model, model_option), device, expert_cache, policy, vram, ctx_size, threads, pre)
+    choices = Choices(
+        options.chosen_model(model, model_option), device, expert_cache, policy, vram, ctx_size, threads, pre
+    )
     text = given_text(prompt, file)
     sampling = SamplingParams(
         temperature=temp, top_k=top_k, top_p=top_p, min_p=min_p, repeat_penalty=repeat_penalty, repeat_last_n=repeat_last_n,
@@ -73,7 +78,9 @@ def run(
     engine = open_engine(choices)
     say(sampling_line(sampling))
     if choices.model == "demo":
-        say("note: demo is a small base model: it continues text in the style of documentation and code, and knows nothing")
+        say(
+            "note: demo is a small base model: it continues text in the style of documentation and code, and knows nothing"
+        )
     turns: Turns = []
     interrupted = converse(engine, text, sampling, turns, put if not json else to_stderr)
     prompt_rate, decode_rate = rates(answer for _, answer in turns)
@@ -81,29 +88,37 @@ def run(
     show_report(stats, prompt_rate=prompt_rate, decode_rate=decode_rate, layers=layers)
     if verbose:
         for _, answer in turns:
-            say(f"seed {answer.seed}, ended by {answer.finish_reason}, {len(answer.tokens)} tokens, {answer.reused_tokens} of the prompt reused")
+            say(
+                f"seed {answer.seed}, ended by {answer.finish_reason}, {len(answer.tokens)} tokens, {answer.reused_tokens} of the prompt reused"
+            )
     if json:
-        facts = answer_facts(turns[0][1]) if text is not None else {"turns": [{"prompt": p, **answer_facts(a)} for p, a in turns]}
+        facts = (
+            answer_facts(turns[0][1])
+            if text is not None
+            else {"turns": [{"prompt": p, **answer_facts(a)} for p, a in turns]}
+        )
         put_json({**engine_facts(engine, choices), **facts, "stats": stats.as_dict()})
     if interrupted:
         raise typer.Exit(INTERRUPTED)
 
 
-def converse(engine: Engine, text: str | None, sampling: SamplingParams, turns: Turns, write: Any) -> bool:
+def converse(
+    engine: Engine, text: str | None, sampling: SamplingParams, turns: Turns, write: Callable[[str], None]
+) -> bool:
     """One answer to `text`, or a chat without it; returns whether Ctrl-C cut the one answer short."""
     settings = vars(sampling)
     if text is None:
         chat(engine, settings, write, turns)
         return False
+    stream = engine.stream(text, **settings)
+    if sys.stdout.isatty() and sys.stderr.isatty():
+        to_stderr(text)
     with Interrupt() as interrupt:
-        stream = engine.stream(text, **settings)
         turns.append((text, stream_answer(stream, write, interrupt)))
     return interrupt.asked
 
 
 def to_stderr(text: str) -> None:
-    import sys
-
     sys.stderr.write(text)
     sys.stderr.flush()
 

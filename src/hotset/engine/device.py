@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from hotset.engine.runner import Drawn, Mode
 from hotset.engine.sampling import no_token
+from hotset.engine.seat import Seat
 from hotset.engine.stats import Meter, Stats
 from hotset.kernels.rows import Rows
-from hotset.kernels.sampler import ENDED, NO_TOKEN, Sampler
+from hotset.kernels.sampler import ENDED, NO_TOKEN
 from hotset.model.device_ops import MAX_ROWS, DeviceBatch, DeviceKV, DeviceOps, Scratch
 from hotset.model.transformer import forward
 
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from hotset.experts.cache import ExpertCache
     from hotset.model.config import ModelConfig
     from hotset.model.weights import Weights
-
-# The time of fetches is taken on every so many-th decode step: reading two events per layer costs as much as a small layer.
-TIMED_EVERY = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,13 +43,14 @@ class DeviceRunner:
 
     device = "cuda"
 
-    def __init__(self, model: DeviceModel, n_ctx: int) -> None:
+    def __init__(self, model: DeviceModel, n_ctx: int, *, use_graphs: bool = True) -> None:
         self.model = model
         self.n_ctx = n_ctx
         self._scratch = {mode: Scratch(model.device, fast=mode == "fast") for mode in ("fast", "reference")}
-        self._free_kv = [self.kv(n_ctx, "fast")]
+        self._use_graphs = use_graphs
+        self._free_seats = [self.seat(1)]
         self._meter = Meter(model.cache)
-        self._timer = FetchTimer(model.config.n_layers, enabled=model.device.type == "cuda")
+        self._unused_steps = 0
 
     def kv(self, n_ctx: int, mode: Mode, n_seqs: int = 1) -> DeviceKV:
         """Empty keys and values for `n_seqs` sequences."""
@@ -95,13 +94,20 @@ class DeviceRunner:
                 done += len(logits)
         return out
 
-    def take_kv(self) -> DeviceKV:
-        """Keys and values for a session; the planned ones where they are free."""
-        return self._free_kv.pop() if self._free_kv else self.kv(self.n_ctx, "fast")
+    def seat(self, m: int) -> Seat:
+        """Room for `m` sequences that step together."""
+        kv = self.kv(self.n_ctx, "fast", m)
+        model = self.model
+        return Seat(self.ops(kv, "fast"), kv, model.weights, model.config.n_vocab, m, use_graphs=self._use_graphs)
 
-    def give_kv(self, kv: DeviceKV) -> None:
-        if not self._free_kv:
-            self._free_kv.append(kv)
+    def take_seat(self) -> Seat:
+        """A seat for a session; the planned one where it is free."""
+        return self._free_seats.pop() if self._free_seats else self.seat(1)
+
+    def give_seat(self, seat: Seat) -> None:
+        """Take a seat back; one is kept, with its captured steps."""
+        if not self._free_seats:
+            self._free_seats.append(seat)
 
     def session(self, n_ctx: int) -> DeviceSession:
         return DeviceSession(self, n_ctx)
@@ -113,111 +119,89 @@ class DeviceRunner:
                 last = logits
         return last
 
-    def step(self, ops: DeviceOps, rows: Rows) -> torch.Tensor:
-        """One decode step on rows that are on the device already -> logits."""
-        self._meter.tokens(len(rows))
-        ops.on_fetch = self._timer.begin_step()
-        logits = self.forward(ops, DeviceBatch(rows))
-        ops.on_fetch = None
-        return logits
+    def step(self, seat: Seat, *, greedy: bool) -> None:
+        """Start a decode step of a seat."""
+        self._meter.tokens(len(seat.rows))
+        seat.step(greedy=greedy)
+
+    def note_unused(self, steps: int, *, idle: bool) -> None:
+        """Count steps whose token nobody took: they ran ahead of an end that only the host could see. Idle ones did nothing."""
+        self._meter.tokens(-steps if idle else 0)
+        self._unused_steps += 0 if idle else steps
 
     def stats(self) -> Stats:
         slots = sum(self.model.cache.shape.n_slots)
         reason = "" if slots else "the expert cache has no slots: every expert is fetched for every token"
-        return self._meter.stats(active=slots > 0, reason=reason, fetch_ms=self._timer.total_ms())
+        return self._meter.stats(
+            active=slots > 0, reason=reason, fetch_ms=self.model.cache.fetch_ms(), unused_steps=self._unused_steps
+        )
 
     def reset_stats(self) -> None:
         self.model.cache.reset_stats()
         self._meter.reset()
-        self._timer.reset()
+        self._unused_steps = 0
 
     def reset_cache(self) -> None:
         self.model.cache.reset()
         self._meter.reset()
-        self._timer.reset()
-
-
-class FetchTimer:
-    """How long the GPU spent in fetches: measured on every TIMED_EVERY-th decode step, scaled to all of them."""
-
-    def __init__(self, n_layers: int, *, enabled: bool) -> None:
-        layers = range(n_layers if enabled else 0)
-        self._events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in layers]
-        self.reset()
-
-    def reset(self) -> None:
-        self._steps = self._timed = 0
-        self._ms = 0.0
-        self._open = False
-
-    def begin_step(self) -> Callable[[int, bool], None] | None:
-        """Count a step; returns what to call at a layer's fetch (layer, begins) where this step is timed."""
-        self._collect()
-        self._steps += 1
-        if not self._events or (self._steps - 1) % TIMED_EVERY:
-            return None
-        self._open = True
-        return lambda layer, begins: self._events[layer][0 if begins else 1].record()
-
-    def _collect(self) -> None:
-        if self._open:
-            self._events[-1][1].synchronize()
-            self._ms += sum(begin.elapsed_time(end) for begin, end in self._events)
-            self._timed += 1
-            self._open = False
-
-    def total_ms(self) -> float | None:
-        """Milliseconds over all steps, None before the first."""
-        self._collect()
-        return self._ms / self._timed * self._steps if self._timed else None
+        self._unused_steps = 0
 
 
 class DeviceSession:
-    """See runner.Session. The drawn token stays on the device and is the next step's input; the host reads it to show it."""
+    """See runner.Session. A step starts without waiting for the host to read the one before, so one may be under way that is not needed."""
 
     def __init__(self, runner: DeviceRunner, n_ctx: int) -> None:
         self.n_ctx = min(n_ctx, runner.n_ctx)
         self.tokens: list[int] = []
         self._runner = runner
-        self._kv = runner.take_kv()
-        self._ops = runner.ops(self._kv, "fast")
-        self._rows = runner.rows([0], [0])
-        self._stored = 0
-        self._logits: torch.Tensor | None = None
+        self._seat = runner.take_seat()
+        self._stored = self._left = 0
+        self._ended = False
 
     def __del__(self) -> None:
-        if hasattr(self, "_kv"):
-            self._runner.give_kv(self._kv)
+        if hasattr(self, "_seat"):
+            self._settle()
+            self._runner.give_seat(self._seat)
 
     def start(self, params: SamplingParams, seed: int, end_ids: frozenset[int]) -> None:
-        model = self._runner.model
-        self._params, self._seed = params, seed
-        self._sampler = Sampler(1, 1, model.config.n_vocab, sorted(end_ids), model.device)
-        self._started = False
+        self._params, self._seed, self._end_ids = params, seed, sorted(end_ids)
 
     def keep(self, n: int) -> None:
+        self._settle()
         del self.tokens[n:]
         self._stored = min(self._stored, n)
-        self._logits = None
 
     def feed(self, tokens: Sequence[int]) -> None:
+        self._settle()
         self.tokens += tokens
         left = self.tokens[self._stored :]
-        self._logits = self._runner.feed(self._ops, left, self._stored)
+        logits = self._runner.feed(self._seat.ops, left, self._stored)
         self._stored += len(left)
-        self._rows = self._runner.rows([self.tokens[-1]], [len(self.tokens) - 1])
-        self._sampler.start(0, self._params, self._seed, self.tokens)
+        self._seat.place(0, self.tokens, self._params, self._seed, self._end_ids)
+        self._seat.draw(logits, greedy=self._params.is_greedy)
+        self._left = self.n_ctx - len(self.tokens) - 1
+        if self._params.max_tokens is not None:
+            self._left = min(self._left, self._params.max_tokens - 1)
 
     def next(self) -> Drawn:
-        if self._logits is None or self._stored < len(self.tokens):
-            self._logits = self._runner.step(self._ops, self._rows)
-            self._stored = len(self.tokens)
-        if self._params.is_greedy:
-            self._sampler.greedy(self._logits, self._rows)
-        else:
-            self._sampler.draw(self._logits, self._rows)
-        token, state = torch.cat([self._rows.tokens, self._sampler.done]).tolist()
+        seat, limit = self._seat, 2
+        if not seat.pending and self._left <= 0:
+            self._left = 1
+        while seat.pending < limit and self._left > 0:
+            self._runner.step(seat, greedy=self._params.is_greedy)
+            self._left -= 1
+        ((token, state),) = seat.read()
         if state == NO_TOKEN:
             raise no_token("every logit is NaN or forbidden")
+        # The step that drew a token stored the one before it.
+        self._stored = len(self.tokens)
         self.tokens.append(token)
-        return Drawn(token, state == ENDED)
+        self._ended = state == ENDED
+        return Drawn(token, self._ended)
+
+    def _settle(self) -> None:
+        pending = self._seat.discard()
+        # After an end token the row was idle: those steps did nothing.
+        self._runner.note_unused(pending, idle=self._ended)
+        self._seat.clear(0)
+        self._left, self._ended = 0, False

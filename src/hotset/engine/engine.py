@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotset.config import SamplingParams
+from hotset.engine.memory import checked_ctx
 from hotset.engine.runner import MODES, Mode, Runner, Session
 from hotset.engine.stats import Stats
 from hotset.errors import InputError
-from hotset.text.stream import Detokenizer, StopStrings
+from hotset.text.stream import Detokenizer, StopStrings, stop_token_ids
 
 if TYPE_CHECKING:
     from hotset.engine.memory import MemoryPlan
@@ -101,13 +102,13 @@ class Stream(Iterator[Piece]):
 
     def _run(self) -> Generator[Piece, None, None]:
         session, params = self._session, self._params
-        session.start(params, self.seed, self._engine.end_ids)
+        session.start(params, self.seed, self._engine.end_ids | stop_token_ids(self._engine.tokenizer, params.stop))
         self._reused = reusable(session.tokens, self._prompt)
         session.keep(self._reused)
         began = time.perf_counter()
         session.feed(self._prompt[self._reused :])
         self._times[0] = time.perf_counter() - began
-        text = TextOut(self._engine.tokenizer, params.stop)
+        text = TextOut(self._engine.tokenizer, params.stop, after=self._prompt[-1])
         room = session.n_ctx - len(self._prompt)
         limit = room if params.max_tokens is None else min(room, params.max_tokens)
         for n in range(limit):
@@ -134,10 +135,10 @@ class Stream(Iterator[Piece]):
 
 
 class TextOut:
-    """Token ids -> text to show: whole characters only, nothing of a stop string."""
+    """Token ids -> text to show: whole characters only, nothing of a stop string; `after` is the token before."""
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
-        self._detokenizer = Detokenizer(tokenizer)
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], *, after: int) -> None:
+        self._detokenizer = Detokenizer(tokenizer, special=False, continues=not tokenizer.begins_text(after))
         self._stops = StopStrings(stops)
         self.stopped = False
 
@@ -211,7 +212,7 @@ class Engine:
 
     def session(self, n_ctx: int | None = None) -> Session:
         """An empty sequence to generate on; one that is kept reuses what a later prompt has in common with it."""
-        return self.runner.session(n_ctx or self.n_ctx)
+        return self.runner.session(self.n_ctx if n_ctx is None else checked_ctx(n_ctx))
 
     def stream(self, prompt: str | Sequence[int], *, session: Session | None = None, **sampling: Any) -> Stream:
         """Generate piece by piece; `sampling` are the fields of SamplingParams, the prompt is text or token ids."""
@@ -251,6 +252,10 @@ class Engine:
             raise InputError(f"mode {mode!r} is not one of {', '.join(MODES)}")
         tokens = self.checked(ids)
         positions = range(len(tokens)) if wanted is None else wanted
+        if bad := [i for i in positions if not 0 <= i < len(tokens)]:
+            raise InputError(
+                f"wanted holds position {bad[0]}; the {len(tokens)} tokens have positions 0 to {len(tokens) - 1}"
+            )
         if not tokens:
             return np.empty((0, self.config.n_vocab), np.float32)
         return self.runner.logits(tokens, positions, mode, stepwise=stepwise)

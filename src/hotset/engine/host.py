@@ -11,6 +11,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from hotset.engine.memory import check_host_room, kv_bytes
 from hotset.engine.runner import Drawn, Mode
 from hotset.engine.sampling import sample
 from hotset.engine.stats import Meter, Stats
@@ -58,7 +59,9 @@ class HostRunner:
 
     def kv(self, n_ctx: int, mode: Mode, n_seqs: int = 1) -> HostKV:
         """Empty keys and values for `n_seqs` sequences."""
-        return HostKV(self.model.config, n_ctx, n_seqs, half=mode == "fast")
+        half = mode == "fast"
+        check_host_room(n_ctx, kv_bytes(self.model.config, n_ctx, n_seqs, 2 if half else 4))
+        return HostKV(self.model.config, n_ctx, n_seqs, half=half)
 
     def forward(self, ops: HostOps, batch: Batch) -> NDArray[np.float32]:
         """Logits float32 [n_wanted, n_vocab] of a batch."""

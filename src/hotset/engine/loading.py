@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from hotset.engine.memory import host_plan, kv_bytes
+from hotset.engine.memory import check_host_room, checked_ctx, host_plan, kv_bytes
 from hotset.errors import FileError, InputError
 from hotset.experts.policy import Policy
 from hotset.experts.slots import CacheShape, CacheSize, parse_bytes
@@ -55,10 +55,8 @@ class LoadOptions:
     def __post_init__(self) -> None:
         if self.device not in ("auto", "cuda", "cpu"):
             raise InputError(f"device {self.device!r} is not one of auto, cuda, cpu")
-        if self.n_ctx is not None and (
-            isinstance(self.n_ctx, bool) or not isinstance(self.n_ctx, int) or self.n_ctx < 2
-        ):
-            raise InputError(f"the context (n_ctx, --ctx-size) must be at least 2 tokens, not {self.n_ctx!r}")
+        if self.n_ctx is not None:
+            checked_ctx(self.n_ctx)
         if self.record_steps < 0:
             raise InputError(f"record_steps must be 0 or more, not {self.record_steps}")
 
@@ -190,6 +188,8 @@ def _load_host(source: Source, notes: list[str]) -> Engine:
     from hotset.model.host_ops import HostPlace
 
     config, options = source.config, source.options
+    kv = kv_bytes(config, source.n_ctx, 1, 2)
+    check_host_room(source.n_ctx, kv)
     bank = ExpertBank(source.spans, config.n_experts)
     source.fill(bank)
     weights = load_weights(source.tensors, config, source.spans, HostPlace())
@@ -197,7 +197,6 @@ def _load_host(source: Source, notes: list[str]) -> Engine:
     n_slots = size.n_slots(bank.span_bytes, (config.n_experts,) * config.n_layers)
     cache = HostCache(source.shape(n_slots), Policy.parse(options.policy), ring_steps=options.record_steps)
     runner = HostRunner(HostModel(config, weights, bank, cache), checked_threads(options.threads))
-    kv = kv_bytes(config, source.n_ctx, 1, 2)
     return _engine(source, runner, host_plan(config, source.spans, source.dense_bytes, kv, n_slots), notes)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from hotset.errors import PlacementError
+from hotset.errors import InputError, PlacementError
+from hotset.host.ram import available_bytes
 
 if TYPE_CHECKING:
     from hotset.experts.slots import CacheSize
@@ -46,6 +47,23 @@ class MemoryPlan:
 def kv_bytes(config: ModelConfig, n_ctx: int, n_seqs: int, element_bytes: int) -> int:
     """Bytes of keys and values."""
     return 2 * config.n_layers * n_seqs * config.n_kv_heads * n_ctx * config.d_head * element_bytes
+
+
+def checked_ctx(n_ctx: int) -> int:
+    """The context asked for; InputError where it is no integer of at least 2."""
+    if isinstance(n_ctx, bool) or not isinstance(n_ctx, int) or n_ctx < 2:
+        raise InputError(f"the context (n_ctx, --ctx-size) must be at least 2 tokens, not {n_ctx!r}")
+    return n_ctx
+
+
+def check_host_room(n_ctx: int, kv: int) -> None:
+    """PlacementError where the keys and values, `kv` bytes, do not fit what host memory is left."""
+    room = available_bytes()
+    if kv > room:
+        raise PlacementError(
+            f"keys and values of {n_ctx} tokens need {kv / GIB:.1f} GiB of host memory and {room / GIB:.1f} GiB are available; "
+            "lower --ctx-size (n_ctx) or close other programs"
+        )
 
 
 def slots_note(n_slots: Sequence[int], config: ModelConfig) -> str:

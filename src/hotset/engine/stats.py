@@ -49,7 +49,8 @@ class Stats:
     """The expert cache since the last reset; the totals are of decoding, `prompt` has the prompts' own.
 
     `active` says whether the cache moves experts to a GPU; where it does not, `reason` says why and the counts are what it would
-    have done. `fetch_ms` is the time the GPU spent bringing misses, None where nothing is fetched.
+    have done. `fetch_ms` is the time the GPU spent bringing misses, prompts included, None where nothing is fetched. `unused_steps`
+    ran ahead of an end that only the host could see (a stop string); they are counted in everything else.
     """
 
     active: bool
@@ -62,6 +63,7 @@ class Stats:
     bytes_fetched: int
     hit_rate: float | None
     fetch_ms: float | None
+    unused_steps: int
     layers: tuple[LayerStats, ...]
     prompt: PhaseStats
 
@@ -129,7 +131,7 @@ class Meter:
             layers=layers,
         )
 
-    def stats(self, *, active: bool, reason: str, fetch_ms: float | None) -> Stats:
+    def stats(self, *, active: bool, reason: str, fetch_ms: float | None, unused_steps: int = 0) -> Stats:
         decode = self.result("decode")
         shared = {name: getattr(decode, name) for name in PhaseStats.__dataclass_fields__}
         return Stats(
@@ -137,6 +139,7 @@ class Meter:
             reason=reason,
             policy=self._cache.stats().policy,
             fetch_ms=fetch_ms,
+            unused_steps=unused_steps,
             prompt=self.result("prompt"),
             **shared,
         )

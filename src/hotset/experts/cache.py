@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import triton
 
 from hotset.experts.host_cache import unroll_ring
 from hotset.experts.policy import LayerState, Policy, check_seed
 from hotset.experts.stats import CacheStats, counter_columns
+from hotset.kernels.clock import NEVER, TIME_COLUMNS
 from hotset.kernels.fetch import fetch
 from hotset.kernels.lookup import LookupBuffers, lookup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from hotset.experts.slots import CacheShape
@@ -27,7 +28,7 @@ POISON = 0xFF  # NaN in every float format: a span read before it was filled sho
 class ExpertCache:
     """Slots per layer and what is in them. Nothing is allocated after the constructor: lookup and fetch may be captured.
 
-    `bank_base` has the address of expert 0 of every layer, as the device reads it; the bank must outlive the cache.
+    `bus_factor` copies of every fetch imitate a bus that many times slower. `bank_base` has the address of expert 0 of every layer, as the device reads it; the bank must outlive the cache.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class ExpertCache:
             for area in (*self._pools, self._overflow):
                 area.fill_(POISON)
         self._bank_base = tuple(bank_base)
+        self.bus_factor = 1
         self._buffers = self._allocate(ring_steps)
         self.reset()
 
@@ -69,10 +71,12 @@ class ExpertCache:
             score=torch.zeros(n_layers, padded, dtype=torch.int32, device=device),
             slot_of=torch.full((n_layers, padded), -1, dtype=torch.int32, device=device),
             counters=torch.zeros(n_layers, 4, dtype=torch.int64, device=device),
-            address=torch.zeros(max_picks, dtype=torch.int64, device=device),
+            address=torch.zeros(3, max_picks, dtype=torch.int64, device=device),
             fetch_source=torch.zeros(max_picks, dtype=torch.int64, device=device),
             fetch_target=torch.zeros(max_picks, dtype=torch.int64, device=device),
             n_fetch=torch.zeros(1, dtype=torch.int32, device=device),
+            times=torch.zeros(n_layers, TIME_COLUMNS, dtype=torch.int64, device=device),
+            timed=self.device.type == "cuda" and torch.version.cuda is not None,
             ring=torch.full(
                 (ring_steps, n_layers, max_picks), -1, dtype=torch.int16, pin_memory=self.device.type == "cuda"
             ),
@@ -81,7 +85,17 @@ class ExpertCache:
     @property
     def address(self) -> torch.Tensor:
         """Device addresses int64 [max_rows * k] of the experts of the last lookup, pick by pick; 0 in padded rows. Valid once `fetch` has run."""
-        return self._buffers.address
+        return self._buffers.address[0]
+
+    @property
+    def hit_address(self) -> torch.Tensor:
+        """The same for hits alone, 0 for misses: valid at once."""
+        return self._buffers.address[1]
+
+    @property
+    def miss_address(self) -> torch.Tensor:
+        """The same for misses alone, 0 for hits; valid once `fetch` has run."""
+        return self._buffers.address[2]
 
     def lookup(self, layer: int, picks: torch.Tensor, row_mask: torch.Tensor) -> torch.Tensor:
         """Decide a request: picks int32 [rows, k]; rows where row_mask (int32 [rows]) is 0 are padding. Returns its part of `address`."""
@@ -91,7 +105,14 @@ class ExpertCache:
     def fetch(self, layer: int) -> None:
         """Bring in what the last lookup of this layer missed."""
         buffers = self._buffers
-        fetch(buffers.fetch_source, buffers.fetch_target, buffers.n_fetch, self.shape.span_bytes[layer])
+        fetch(
+            buffers.fetch_source,
+            buffers.fetch_target,
+            buffers.n_fetch,
+            self.shape.span_bytes[layer],
+            times=buffers.times[layer] if buffers.timed else None,
+            repeat=self.bus_factor,
+        )
 
     def seed(self, layer: int, experts: Sequence[int]) -> None:
         """Make exactly these experts of a layer resident, in slots 0, 1, ..., and bring them in."""
@@ -119,6 +140,15 @@ class ExpertCache:
     def reset_stats(self) -> None:
         """Count from zero again; scores and residency stay."""
         self._buffers.counters.zero_()
+        self._buffers.times.zero_()
+        self._buffers.times[:, 0] = NEVER
+
+    def fetch_ms(self) -> float | None:
+        """Time that fetches took since the last reset, None where the device has no clock to read; waits for the device."""
+        if not self._buffers.timed:
+            return None
+        begin, end, total = self._buffers.times.cpu().numpy().T
+        return float((total + np.maximum(end - begin, 0)).sum()) / 1e6
 
     def stats(self) -> CacheStats:
         """Copy the counts to the host, which waits for the device."""

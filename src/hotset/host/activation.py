@@ -100,7 +100,7 @@ def _norm_kernel(parallel: bool) -> Any:
         for r in numba.prange(x.shape[0]):
             total = 0.0
             for i in range(n):
-                total += float(x[r, i]) * float(x[r, i])
+                total += np.float64(x[r, i]) * np.float64(x[r, i])
             scale = np.float32(1.0 / math.sqrt(total / n + eps))
             for i in range(n):
                 f[r, i] = x[r, i] * scale * weight[i]

@@ -100,7 +100,7 @@ def _rotate_head(x: Any, weight: Any, eps: float, cos: Any, sin: Any) -> None:
     if weight.size:
         total = 0.0
         for i in range(x.size):
-            total += float(x[i]) * float(x[i])
+            total += np.float64(x[i]) * np.float64(x[i])
         scale = np.float32(1.0 / math.sqrt(total / x.size + eps))
         for i in range(x.size):
             x[i] = x[i] * scale * weight[i]

@@ -26,7 +26,7 @@ def code_cache() -> str:
     """A folder for machine code, named after the sources: Numba does not see an edited intrinsic, so an edit must change the folder."""
     package = Path(__file__).resolve().parents[1]
     digest = hashlib.sha256(numba.__version__.encode())
-    for folder in ("host", "quant", "experts"):
+    for folder in ("host", "quant", "experts", "model"):
         for source in sorted((package / folder).glob("*.py")):
             digest.update(source.read_bytes())
     place = cache_root() / "numba" / digest.hexdigest()[:16]
@@ -45,6 +45,10 @@ def compiled(*, parallel: bool = False, inline: bool = False) -> Callable[[Calla
     def decorate(function: Callable[..., Any]) -> Any:
         if inline:
             return numba.njit(nogil=True, boundscheck=False, error_model="numpy")(function)
+        if (
+            parallel
+        ):  # entries on disk are known by name and bytecode: the same source compiled both ways needs two names
+            function.__qualname__ += "_parallel"
         # Numba reads the folder when the decorator runs; the user's own setting stands before and after.
         before = numba_config.CACHE_DIR
         numba_config.CACHE_DIR = code_cache()

@@ -89,10 +89,13 @@ def _ratio(quota: str, period: str) -> float:
 
 
 def checked_threads(threads: int | None) -> int:
-    """The number of threads asked for, or the default; InputError outside 1 .. CPUs of the machine."""
-    limit = os.cpu_count() or 1
+    """The number of threads asked for, or the default; InputError outside 1 .. the threads that Numba can start here."""
+    from numba import config  # heavy, and only this number is wanted of it
+
+    # The CPUs of the affinity, or $NUMBA_NUM_THREADS; Numba refuses more in the middle of a run.
+    limit = int(config.NUMBA_NUM_THREADS)
     if threads is None:
         return min(available_cores(), limit)
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= limit:
-        raise InputError(f"threads must be 1 to {limit} on this machine, not {threads!r}")
+        raise InputError(f"threads must be 1 to {limit}, the CPUs that this process may use, not {threads!r}")
     return threads

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hotset.kernels.aot import CompileCase
+from hotset.kernels.clock import note_fetch, now
 from hotset.quant.triton import jit, tl
 
 if TYPE_CHECKING:
@@ -39,20 +40,26 @@ def fetch_kernel(
     target: tl.tensor,  # int64 [n], addresses
     n_fetch: tl.tensor,  # int32 [1]
     span_words: tl.tensor,  # 8-byte words of a span
+    times: tl.tensor,  # int64 [3], see clock.py; any pointer where not TIMED
+    repeat: tl.tensor,  # copies of each chunk: more than one imitates a slower bus
     BLOCK: tl.constexpr,
+    TIMED: tl.constexpr,
 ) -> None:
+    begin = now(TIMED)
     chunks = tl.cdiv(span_words, BLOCK)
     lane = tl.arange(0, BLOCK)
     chunk = tl.program_id(0)
     n_chunks = tl.load(n_fetch) * chunks
-    while chunk < n_chunks:  # `for` over a device number fails in the interpreter with NumPy 2.4
-        i = chunk // chunks
-        word = (chunk - i * chunks) * BLOCK + lane  # [BLOCK]
+    while chunk < n_chunks * repeat:  # `for` over a device number fails in the interpreter with NumPy 2.4
+        i = (chunk // chunks) % tl.maximum(n_chunks // chunks, 1)
+        word = (chunk % chunks) * BLOCK + lane  # [BLOCK]
         # Spans start at multiples of 256 bytes: saying so makes each thread's load 16 bytes wide.
         reads = tl.multiple_of(tl.load(source + i).to(tl.pointer_type(tl.int64)), 16)
         writes = tl.multiple_of(tl.load(target + i).to(tl.pointer_type(tl.int64)), 16)
         tl.store(writes + word, tl.load(reads + word, mask=word < span_words), mask=word < span_words)
         chunk += tl.num_programs(0)
+    if n_chunks > 0:
+        note_fetch(times, begin, TIMED)
 
 
 def fetch(
@@ -61,11 +68,22 @@ def fetch(
     n_fetch: torch.Tensor,
     span_bytes: int,
     launch: FetchLaunch = FETCH_LAUNCH,
+    *,
+    times: torch.Tensor | None = None,
+    repeat: int = 1,
 ) -> None:
     """Copy n_fetch[0] spans between addresses (int64 [n] each) that the device can read and write, multiples of 16."""
     assert span_bytes % SPAN_ALIGNMENT == 0
     fetch_kernel[(launch.n_programs,)](
-        source, target, n_fetch, span_bytes // 8, BLOCK=launch.block_words, num_warps=launch.num_warps
+        source,
+        target,
+        n_fetch,
+        span_bytes // 8,
+        source if times is None else times,
+        repeat,
+        BLOCK=launch.block_words,
+        TIMED=times is not None,
+        num_warps=launch.num_warps,
     )
 
 
@@ -75,8 +93,15 @@ def compile_cases() -> list[CompileCase]:
         CompileCase(
             name="fetch",
             kernel=fetch_kernel,
-            types={"source": "*i64", "target": "*i64", "n_fetch": "*i32", "span_words": "i32"},
-            constants={"BLOCK": FETCH_LAUNCH.block_words},
+            types={
+                "source": "*i64",
+                "target": "*i64",
+                "n_fetch": "*i32",
+                "span_words": "i32",
+                "times": "*i64",
+                "repeat": "i32",
+            },
+            constants={"BLOCK": FETCH_LAUNCH.block_words, "TIMED": False},
             num_warps=FETCH_LAUNCH.num_warps,
             divisible=("span_words",),
         )

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from hotset.kernels.aot import CompileCase
+from hotset.kernels.clock import close_fetch
 
 if TYPE_CHECKING:
     import torch
@@ -40,11 +41,12 @@ def lookup_kernel(
     score: tl.tensor,  # int32 [layers, E_PAD], the bits of a float32 for lrfu; never negative
     slot_of: tl.tensor,  # int32 [layers, E_PAD], -1 where not resident
     counters: tl.tensor,  # int64 [layers, 4]
-    address: tl.tensor,  # int64 [max_picks]
+    address: tl.tensor,  # int64 [3, max_picks]: of every pick, of hits (else 0), of misses (else 0)
     fetch_source: tl.tensor,  # int64 [max_picks]
     fetch_target: tl.tensor,  # int64 [max_picks]
     n_fetch: tl.tensor,  # int32 [1]
     ring: tl.tensor,  # int16 [ring_steps, layers, max_picks], page-locked
+    times: tl.tensor,  # int64 [layers, 3], see clock.py
     layer: tl.tensor,
     n_layers: tl.tensor,
     max_picks: tl.tensor,
@@ -55,7 +57,9 @@ def lookup_kernel(
     N_PAD: tl.constexpr,
     E_PAD: tl.constexpr,
     RING_PAD: tl.constexpr,
+    TIMED: tl.constexpr,
 ) -> None:
+    close_fetch(times + layer * 3, TIMED)
     row = table + layer * WIDTH
     bank = tl.load(row)
     pool = tl.load(row + 1)
@@ -124,6 +128,8 @@ def lookup_kernel(
     tl.store(slot_of + layer * E_PAD + e, -1, mask=evicted)
     tl.store(slot_of + layer * E_PAD + pick, place, mask=missing & (order < n_placed))
     tl.store(address + j, chosen, mask=j < N)
+    tl.store(address + max_picks + j, tl.where(slot >= 0, chosen, 0), mask=j < N)
+    tl.store(address + 2 * max_picks + j, tl.where(slot < 0, chosen, 0), mask=j < N)
     tl.store(fetch_source + order, bank + pick * span, mask=missing)
     tl.store(fetch_target + order, target, mask=missing)
     tl.store(n_fetch, n_missing)
@@ -154,16 +160,19 @@ class LookupBuffers:
     fetch_target: torch.Tensor
     n_fetch: torch.Tensor
     ring: torch.Tensor
+    times: torch.Tensor
+    timed: bool
 
 
 def lookup(buffers: LookupBuffers, policy: str, layer: int, picks: torch.Tensor, row_mask: torch.Tensor) -> None:
     """Decide one request of a layer: picks int32 [rows, k] and row_mask int32 [rows], both contiguous on the device."""
     n_layers, n_experts_padded = buffers.score.shape
-    n, max_picks, ring_steps = picks.numel(), buffers.address.numel(), len(buffers.ring)
+    n, max_picks, ring_steps = picks.numel(), buffers.address.shape[1], len(buffers.ring)
     assert picks.is_contiguous()
     assert row_mask.is_contiguous()
     assert row_mask.numel() == len(picks)
     assert n <= max_picks
+    assert buffers.address.is_contiguous()
     n_padded = triton.next_power_of_2(n)
     lookup_kernel[(1,)](
         picks,
@@ -179,6 +188,7 @@ def lookup(buffers: LookupBuffers, policy: str, layer: int, picks: torch.Tensor,
         buffers.fetch_target,
         buffers.n_fetch,
         buffers.ring,
+        buffers.times,
         layer,
         n_layers,
         max_picks,
@@ -189,6 +199,7 @@ def lookup(buffers: LookupBuffers, policy: str, layer: int, picks: torch.Tensor,
         N_PAD=n_padded,
         E_PAD=n_experts_padded,
         RING_PAD=triton.next_power_of_2(max_picks) if ring_steps else 0,
+        TIMED=buffers.timed,
         num_warps=_warps(n_padded, n_experts_padded),
         enable_fp_fusion=False,  # the reference multiplies, rounds, then adds
     )
@@ -201,7 +212,7 @@ def _warps(n_padded: int, n_experts_padded: int) -> int:
 
 def compile_cases() -> list[CompileCase]:
     """List what tests compile ahead of time: every policy, few and many picks and experts, with and without a ring."""
-    tensors = dict.fromkeys(("table", "counters", "address", "fetch_source", "fetch_target"), "*i64")
+    tensors = dict.fromkeys(("table", "counters", "times", "address", "fetch_source", "fetch_target"), "*i64")
     tensors |= dict.fromkeys(("picks", "row_mask", "step", "score", "slot_of", "n_fetch"), "*i32")
     tensors |= {"decay": "*fp32", "ring": "*i16"}
     numbers = dict.fromkeys(("layer", "n_layers", "max_picks", "ring_steps"), "i32")
@@ -218,6 +229,7 @@ def compile_cases() -> list[CompileCase]:
                 "N_PAD": triton.next_power_of_2(rows * k),
                 "E_PAD": padded,
                 "RING_PAD": ring,
+                "TIMED": False,
             },
             num_warps=_warps(triton.next_power_of_2(rows * k), padded),
             unaligned=("picks", "row_mask"),

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 # `done` of a sequence: the last token was one that ends it, or no token could be drawn.
 RUNNING, ENDED, NO_TOKEN = 0, 1, 2
+# End tokens of a request, stop tokens of its own included; a power of two.
+MAX_END = 32
 
 
 class Sampler:
     """Draws the next token of up to `n_rows` rows; what it keeps of `n_seqs` sequences lies in buffers made once."""
 
-    def __init__(
-        self, n_rows: int, n_seqs: int, n_vocab: int, end_ids: Sequence[int], device: torch.device | str
-    ) -> None:
+    def __init__(self, n_rows: int, n_seqs: int, n_vocab: int, device: torch.device | str) -> None:
         assert n_vocab <= MAX_VOCAB
 
         def empty(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
@@ -54,16 +54,19 @@ class Sampler:
         self.bias_values = empty(n_seqs, MAX_LOGIT_BIAS, dtype=torch.float32)
         self.recent = empty(n_seqs, MAX_RECENT)
         self.done = empty(n_seqs)
-        padding = next_power_of_2(max(1, len(end_ids))) - len(end_ids)
-        self.end_ids = torch.tensor([*end_ids, *[-1] * padding], dtype=torch.int32, device=device)
+        self.end_ids = torch.full((n_seqs, MAX_END), -1, dtype=torch.int32, device=device)
         self.keys = empty(n_rows, n_vocab, dtype=torch.float32)
         self.ordered = empty(n_rows, n_vocab, dtype=torch.float32)
         self.ids = empty(n_rows, n_vocab, dtype=torch.int64)
         self.block_max = empty(n_rows, cdiv(n_vocab, BLOCK), dtype=torch.float32)
         self.block_id = empty(n_rows, cdiv(n_vocab, BLOCK))
 
-    def start(self, seq: int, params: SamplingParams, seed: int, tokens: Sequence[int]) -> None:
-        """Begin a request: `tokens` is the sequence so far, from position 0 on."""
+    def start(
+        self, seq: int, params: SamplingParams, seed: int, tokens: Sequence[int], end_ids: Sequence[int] = ()
+    ) -> None:
+        """Begin a request: `tokens` is the sequence so far, from position 0 on; a token of `end_ids` ends it and makes its row idle."""
+        if len(end_ids) > MAX_END:
+            raise InputError(f"{len(end_ids)} tokens that end a text; at most {MAX_END} can be told to the GPU")
         if max(params.logit_bias, default=0) >= self.n_vocab:
             token = max(params.logit_bias)
             raise InputError(
@@ -79,6 +82,7 @@ class Sampler:
         first = max(0, len(tokens) - MAX_RECENT)
         ring[torch.arange(first, len(tokens)) % MAX_RECENT] = torch.tensor(list(tokens[first:]), dtype=torch.int32)
         self.recent[seq] = ring
+        self.end_ids[seq] = torch.tensor([*end_ids, *[-1] * (MAX_END - len(end_ids))], dtype=torch.int32)
         self.done[seq] = RUNNING
 
     def greedy(self, logits: torch.Tensor, rows: Rows) -> None:
@@ -100,7 +104,7 @@ class Sampler:
             self.done,
             n_blocks,
             BLOCKS_PAD=next_power_of_2(n_blocks),
-            N_END=len(self.end_ids),
+            N_END=MAX_END,
             num_warps=4,
         )
 
@@ -127,7 +131,7 @@ class Sampler:
             self.done,
             self.n_vocab,
             BLOCK=min(DRAW_BLOCK, next_power_of_2(self.n_vocab)),
-            N_END=len(self.end_ids),
+            N_END=MAX_END,
             num_warps=8,
             **EXACT,
         )

@@ -30,9 +30,9 @@ LOG2E = tl.constexpr(LOG2_E)
 LOW = tl.constexpr(LOWEST)
 C0, C1, C2, C3, C4, C5 = (tl.constexpr(c) for c in COEFFICIENTS)
 PENALTY_BLOCK = 64
-PENALTY_PROGRAMS = 4
+PENALTY_PROGRAMS = 16
 BLOCK = 1024
-DRAW_BLOCK = 4096
+DRAW_BLOCK = 1024
 # Rounded after every operation, as NumPy does.
 EXACT = {"enable_fp_fusion": False}
 
@@ -162,19 +162,21 @@ def accept(
     seq: tl.tensor,
     tokens: tl.tensor,
     positions: tl.tensor,
+    row_mask: tl.tensor,
     recent: tl.tensor,
     end_ids: tl.tensor,
     done: tl.tensor,
     N_END: tl.constexpr,
 ) -> None:
     position = tl.load(positions + row) + 1
-    is_end = tl.max((tl.load(end_ids + tl.arange(0, N_END)) == token).to(tl.int32), 0)
+    is_end = tl.max((tl.load(end_ids + seq * N_END + tl.arange(0, N_END)) == token).to(tl.int32), 0)
     state = tl.maximum(tl.load(done + seq), tl.where(largest == float("-inf"), 2, is_end))  # sampler.NO_TOKEN, ENDED
     tl.debug_barrier()  # every warp has read the position before one of them writes it
     tl.store(tokens + row, token)
     tl.store(positions + row, position)
     tl.store(recent + seq * RING + position % RING, token)
     tl.store(done + seq, state)
+    tl.store(row_mask + row, (state == 0).to(tl.int32))  # a sequence that has ended computes no further step
 
 
 @jit
@@ -203,7 +205,7 @@ def greedy_kernel(
     seqs: tl.tensor,
     row_mask: tl.tensor,
     recent: tl.tensor,
-    end_ids: tl.tensor,  # int32 [N_END], -1 is none
+    end_ids: tl.tensor,  # int32 [n_seqs, N_END], -1 is none
     done: tl.tensor,  # int32 [n_seqs]
     n_blocks: tl.tensor,
     BLOCKS_PAD: tl.constexpr,
@@ -218,7 +220,7 @@ def greedy_kernel(
     i = tl.load(block_id + at, mask=b < n_blocks, other=2147483647)
     largest = tl.max(x, 0)
     token = tl.min(tl.where(x == largest, i, 2147483647), 0)
-    accept(token, largest, row, tl.load(seqs + row), tokens, positions, recent, end_ids, done, N_END)
+    accept(token, largest, row, tl.load(seqs + row), tokens, positions, row_mask, recent, end_ids, done, N_END)
 
 
 # One program per row over its logits in descending order. Cut-offs leave a prefix: `n` shrinks from top-k to top-p to min-p.
@@ -251,7 +253,7 @@ def draw_kernel(
             ordered, largest, floats + seq * N_FLOATS, ints + seq * N_INTS, tl.load(positions + row), n_vocab, BLOCK
         )
     token = tl.load(ids + row * n_vocab + index).to(tl.int32)
-    accept(token, largest, row, seq, tokens, positions, recent, end_ids, done, N_END)
+    accept(token, largest, row, seq, tokens, positions, row_mask, recent, end_ids, done, N_END)
 
 
 @jit

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -12,9 +14,10 @@ from hotset.host.rearrange import to_planes
 from hotset.kernels.activation import Activation, quantise
 from hotset.kernels.attention import KVCache, SplitBuffers, attention
 from hotset.kernels.embed import embed
-from hotset.kernels.experts import ExpertBuffers, expert_step
+from hotset.kernels.experts import ExpertBuffers, combine, down, gate_up
 from hotset.kernels.matvec import DeviceMatrix, matvec
 from hotset.kernels.norm import rms_norm
+from hotset.kernels.replay import replay
 from hotset.kernels.rope import DeviceRope, qk_norm_rope_store
 from hotset.kernels.router import route
 from hotset.kernels.rows import Rows
@@ -56,6 +59,14 @@ class DeviceBatch:
 
     rows: Rows
     wanted: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Routing:
+    """Recorded picks that take the router's place in benchmarks: `trace` int16 [tokens, layers, k], `offsets` int32 [n_seqs]."""
+
+    trace: torch.Tensor
+    offsets: torch.Tensor
 
 
 class DeviceKV:
@@ -112,8 +123,11 @@ class DeviceOps:
         self.cache = cache
         self.kv = kv
         self.scratch = scratch
-        self.on_fetch: Callable[[int, bool], None] | None = None
+        self.routing: Routing | None = None
         self._turn = 0
+        on_gpu = scratch.device.type == "cuda"
+        # Hits are computed while misses arrive.
+        self._side = torch.cuda.Stream() if on_gpu else None  # type: ignore[no-untyped-call]
 
     def embed(self, matrix: DeviceMatrix, batch: DeviceBatch) -> torch.Tensor:
         self._turn = 0
@@ -147,26 +161,50 @@ class DeviceOps:
         quantise(out)
         return out
 
-    def route(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def route(self, logits: torch.Tensor, layer: Layer, batch: DeviceBatch) -> tuple[torch.Tensor, torch.Tensor]:
         m, k = len(logits), self.config.n_picks
         picks = self.scratch.floats("picks", m, k, torch.int32)
         weights = self.scratch.floats("pick weights", m, k)
-        route(logits, self.config.router, None, picks, weights)
+        if self.routing is None:
+            route(logits, self.config.router, None, picks, weights)
+        else:
+            replay(self.routing.trace, batch.rows, self.routing.offsets, layer.index, picks, weights)
         return picks, weights
 
     def add_experts(
         self, x: torch.Tensor, a: Activation, picks: tuple[torch.Tensor, torch.Tensor], layer: Layer, batch: DeviceBatch
     ) -> torch.Tensor:
         chosen, weights = picks
-        address = self.cache.lookup(layer.index, chosen, batch.rows.row_mask)
-        if self.on_fetch:
-            self.on_fetch(layer.index, True)
-        self.cache.fetch(layer.index)
-        if self.on_fetch:
-            self.on_fetch(layer.index, False)
-        buffers = self.scratch.experts(layer.experts, MAX_ROWS * self.config.n_picks)
-        expert_step(a, address, weights.view(-1), layer.experts, buffers, x)
+        cache, span, n = self.cache, layer.experts, chosen.numel()
+        cache.lookup(layer.index, chosen, batch.rows.row_mask)
+        buffers = self.scratch.experts(span, MAX_ROWS * self.config.n_picks)
+        hidden, z = buffers.hidden.rows(n), buffers.z[:n]
+
+        def compute(address: torch.Tensor) -> None:
+            gate_up(a, address, span, hidden)
+            down(hidden, address, span, z)
+
+        with self._beside():
+            cache.fetch(layer.index)
+        compute(cache.hit_address[:n])
+        self._join()
+        compute(cache.miss_address[:n])
+        combine(z, weights.view(-1), cache.address[:n], x)
         return x
+
+    @contextmanager
+    def _beside(self) -> Iterator[None]:
+        """What is launched inside runs beside what follows, up to `_join`."""
+        if self._side is None:
+            yield
+            return
+        self._side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side):
+            yield
+
+    def _join(self) -> None:
+        if self._side is not None:
+            torch.cuda.current_stream().wait_stream(self._side)
 
     def wanted(self, x: torch.Tensor, batch: DeviceBatch) -> torch.Tensor:
         if batch.wanted is None:

@@ -47,7 +47,7 @@ def config(metadata: Metadata) -> ModelConfig:
         d_expert=_count(arch, "expert_feed_forward_length"),
         n_vocab=_vocabulary(metadata),
         n_ctx_train=_count(arch, "context_length"),
-        norm_eps=arch.float("attention.layer_norm_rms_epsilon"),
+        norm_eps=_epsilon(arch),
         rope=_rope(metadata, d_head),
         router=RouterRule(
             n_experts=n_experts,
@@ -62,6 +62,14 @@ def _count(arch: Metadata, key: str, default: int | None = None) -> int:
     value = arch.int(key) if default is None else arch.int(key, default)
     if not 1 <= value < 2**31:
         raise FileError(arch.path, key, f"is {value}, which is no count", value=value)
+    return value
+
+
+def _epsilon(arch: Metadata) -> float:
+    key = "attention.layer_norm_rms_epsilon"
+    value = arch.float(key)
+    if not 0 <= value < 1:
+        raise FileError(arch.path, key, f"is {value:g}, which is no small positive number", value=value)
     return value
 
 

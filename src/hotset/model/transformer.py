@@ -26,7 +26,7 @@ class Ops(Protocol):
     def attend(self, q: Any, k: Any, v: Any, layer: Layer, batch: Any) -> Any:
         """Activation of softmax(q k^T / sqrt(d)) v over each row's own past, after norm and rotation of q and k, which are stored."""
 
-    def route(self, logits: Any) -> Any:
+    def route(self, logits: Any, layer: Layer, batch: Any) -> Any:
         """The picks and their weights."""
 
     def add_experts(self, x: Any, a: Any, picks: Any, layer: Layer, batch: Any) -> Any:
@@ -45,6 +45,6 @@ def forward(ops: Ops, weights: Weights, batch: Any) -> Any:
         attended = ops.attend(q, k, v, layer, batch)
         x = ops.add_linear(x, attended, layer.attention_output)
         a = ops.norm(x, layer.experts_norm)
-        picks = ops.route(ops.linear(a, layer.router))
+        picks = ops.route(ops.linear(a, layer.router), layer, batch)
         x = ops.add_experts(x, a, picks, layer, batch)
     return ops.linear(ops.norm(ops.wanted(x, batch), weights.output_norm), weights.output)

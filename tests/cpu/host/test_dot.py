@@ -5,13 +5,13 @@ from __future__ import annotations
 import numba
 import numpy as np
 import pytest
-from samples import BY_NAME, random_blocks, random_fields
 
 from hotset.host import dot
 from hotset.host.activation import Activation, quantized
 from hotset.host.cpu import levels
 from hotset.host.matmul import grouped_matmul
 from hotset.quant.formats import FORMATS
+from samples import BY_NAME, random_blocks, random_fields
 
 ALL = pytest.mark.parametrize("fmt", FORMATS.values(), ids=lambda f: f.name)
 INTEGER = pytest.mark.parametrize("fmt", [f for f in FORMATS.values() if f.integer], ids=lambda f: f.name)

@@ -50,23 +50,25 @@ def assert_close(y, expected, max_rel=1e-5, rms_rel=1e-6):
     assert error.square().mean().sqrt() <= rms_rel * scale
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize(("n_heads", "n_kv", "head_dim"), [(2, 2, 80), (3, 1, 96), (4, 2, 16), (2, 1, 192)])
-def test_it_equals_softmax_attention(n_heads, n_kv, head_dim):
-    rows, cache = rows_at([1, 129]), kv_cache(2, n_kv, head_dim)
+def test_it_equals_softmax_attention(n_heads, n_kv, head_dim, dtype):
+    rows, cache = rows_at([1, 129]), kv_cache(2, n_kv, head_dim, dtype)
     q = torch.randn(2, n_heads * head_dim)
     assert_close(attend(q, cache, rows), reference(q, cache, rows, head_dim**-0.5))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_lengths_around_a_split_read_nothing_beyond_themselves(dtype):
-    rows, cache = rows_at([1, 127, 128, 129, 255, 256, 257, 300]), kv_cache(8, 1, 16, dtype)
+    rows, cache = rows_at([1, 63, 64, 65, 255, 256, 257, 300]), kv_cache(8, 1, 16, dtype)
     poison_beyond(cache, rows)
     q = torch.randn(8, 2 * 16)
     assert_close(attend(q, cache, rows), reference(q, cache, rows, 0.25))
 
 
-def test_a_row_alone_has_the_bits_that_it_has_among_others():
-    rows, cache = rows_at([257, 3, 130], seqs=[2, 0, 1]), kv_cache(3, 2, 32)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_a_row_alone_has_the_bits_that_it_has_among_others(dtype):
+    rows, cache = rows_at([257, 3, 130], seqs=[2, 0, 1]), kv_cache(3, 2, 32, dtype)
     q = torch.randn(3, 4 * 32)
     together = attend(q, cache, rows)
     for r in range(3):

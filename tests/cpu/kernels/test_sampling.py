@@ -64,7 +64,7 @@ def test_drawn_tokens_equal_the_reference(n_vocab):
         logits[0] = 0  # something to draw, whatever the rest is
         params.logit_bias.pop(0, None)
     expected = [sample(x, params, tokens, seed, len(tokens)) for x, params, seed, tokens in cases]
-    assert tokens_by_kernel(Sampler(40, 40, n_vocab, [], "cpu"), cases) == expected
+    assert tokens_by_kernel(Sampler(40, 40, n_vocab, "cpu"), cases) == expected
 
 
 def test_a_vocabulary_of_several_blocks_is_summed_across_them(monkeypatch):
@@ -77,7 +77,7 @@ def test_a_vocabulary_of_several_blocks_is_summed_across_them(monkeypatch):
     ]
     cases = [(rng.normal(0, 0.5, 97).astype(np.float32), p, seed, [1, 2]) for p in params for seed in range(4)]
     expected = [sample(x, params, tokens, seed, len(tokens)) for x, params, seed, tokens in cases]
-    assert tokens_by_kernel(Sampler(12, 12, 97, [], "cpu"), cases) == expected
+    assert tokens_by_kernel(Sampler(12, 12, 97, "cpu"), cases) == expected
 
 
 def test_the_greedy_path_gives_the_tokens_of_the_drawing_one():
@@ -91,7 +91,7 @@ def test_the_greedy_path_gives_the_tokens_of_the_drawing_one():
         )
         for _ in range(8)
     ]
-    sampler = Sampler(8, 8, 97, [], "cpu")
+    sampler = Sampler(8, 8, 97, "cpu")
     expected = [sample(x, params, tokens, seed, len(tokens)) for x, params, seed, tokens in cases]
     assert tokens_by_kernel(sampler, cases, draw=False) == expected
     assert tokens_by_kernel(sampler, cases, draw=True) == expected
@@ -100,13 +100,13 @@ def test_the_greedy_path_gives_the_tokens_of_the_drawing_one():
 def test_a_row_alone_draws_what_it_draws_among_others():
     rng = np.random.default_rng(11)
     cases = [(rng.normal(0, 1, 31).astype(np.float32), SamplingParams(), seed, [1]) for seed in range(4)]
-    together = tokens_by_kernel(Sampler(4, 4, 31, [], "cpu"), cases)
-    assert together == [tokens_by_kernel(Sampler(1, 1, 31, [], "cpu"), [case])[0] for case in cases]
+    together = tokens_by_kernel(Sampler(4, 4, 31, "cpu"), cases)
+    assert together == [tokens_by_kernel(Sampler(1, 1, 31, "cpu"), [case])[0] for case in cases]
 
 
 def test_successive_steps_equal_the_reference_with_its_growing_past():
     params = SamplingParams(temperature=1.5, repeat_penalty=1.3, frequency_penalty=0.2, repeat_last_n=3)
-    sampler, past, rng = Sampler(1, 2, 12, [], "cpu"), [4, 4, 2], np.random.default_rng(1)
+    sampler, past, rng = Sampler(1, 2, 12, "cpu"), [4, 4, 2], np.random.default_rng(1)
     sampler.start(1, params, 77, past)
     rows = rows_after([past], seqs=[1])
     for _ in range(8):
@@ -121,7 +121,7 @@ def test_successive_steps_equal_the_reference_with_its_growing_past():
 def test_the_ring_of_recent_tokens_wraps():
     past = [7] * 10 + [1] * (MAX_RECENT - 3)
     params = SamplingParams(temperature=0, presence_penalty=1.0, repeat_last_n=MAX_RECENT - 2)
-    sampler = Sampler(1, 1, 9, [], "cpu")
+    sampler = Sampler(1, 1, 9, "cpu")
     sampler.recent.fill_(8)
     sampler.start(0, params, 0, past)
     assert sorted(set(sampler.recent[0].tolist())) == [1, 7]
@@ -129,15 +129,17 @@ def test_the_ring_of_recent_tokens_wraps():
     assert [ring[p % MAX_RECENT] for p in range(len(past) - MAX_RECENT, len(past))] == past[-MAX_RECENT:]
 
 
-def test_end_tokens_raise_the_flag_of_their_sequence_and_it_stays():
-    sampler = Sampler(3, 3, 5, [4, 2], "cpu")
+def test_end_tokens_raise_the_flag_of_their_sequence_and_it_stays_and_makes_the_row_idle():
+    sampler = Sampler(3, 3, 5, "cpu")
     for seq in range(3):
-        sampler.start(seq, SamplingParams(temperature=0), 0, [0])
+        sampler.start(seq, SamplingParams(temperature=0), 0, [0], [4, 2])
     rows = rows_after([[0]] * 3, seqs=[2, 0, 1])
     sampler.greedy(torch.eye(5)[[4, 1, 2]], rows)
     assert sampler.done.tolist() == [RUNNING, ENDED, ENDED]
+    assert rows.row_mask.tolist() == [0, 1, 0]
     sampler.greedy(torch.eye(5)[[1, 1, 1]], rows)
     assert sampler.done.tolist() == [RUNNING, ENDED, ENDED]
+    assert rows.tokens.tolist() == [4, 1, 2]
     sampler.start(1, SamplingParams(), 0, [0])
     assert sampler.done.tolist() == [RUNNING, RUNNING, ENDED]
 
@@ -146,7 +148,7 @@ def test_end_tokens_raise_the_flag_of_their_sequence_and_it_stays():
 @pytest.mark.parametrize("value", [float("nan"), -INF])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_rows_without_any_token_left_are_flagged_and_stay_in_range(value, draw):
-    sampler = Sampler(1, 1, 40, [0], "cpu")
+    sampler = Sampler(1, 1, 40, "cpu")
     cases = [(np.full(40, value, np.float32), SamplingParams(temperature=float(draw)), 0, [1])]
     assert 0 <= tokens_by_kernel(sampler, cases, draw)[0] < 40
     assert sampler.done.tolist() == [NO_TOKEN]
@@ -154,8 +156,8 @@ def test_rows_without_any_token_left_are_flagged_and_stay_in_range(value, draw):
 
 @pytest.mark.parametrize("draw", [True, False])
 def test_padded_rows_draw_nothing(draw):
-    sampler = Sampler(2, 1, 8, [3], "cpu")
-    sampler.start(0, SamplingParams(temperature=0), 0, [1])
+    sampler = Sampler(2, 1, 8, "cpu")
+    sampler.start(0, SamplingParams(temperature=0), 0, [1], [3])
     rows = rows_after([[1], [1]], mask=[0, 1], seqs=[0, 0])
     logits = torch.eye(8)[[3, 5]]
     (sampler.draw if draw else sampler.greedy)(logits, rows)
@@ -165,7 +167,7 @@ def test_padded_rows_draw_nothing(draw):
 
 
 def test_the_models_logits_stay_as_they_are_and_padding_is_not_drawn():
-    sampler = Sampler(1, 1, 5, [], "cpu")
+    sampler = Sampler(1, 1, 5, "cpu")
     sampler.start(0, SamplingParams(temperature=0, repeat_penalty=2.0), 0, [1])
     logits = torch.tensor([[0.0, 2.0, 1.5, float("nan"), 0.0, 99.0, 99.0]])
     before = logits.clone()
@@ -177,4 +179,4 @@ def test_the_models_logits_stay_as_they_are_and_padding_is_not_drawn():
 
 def test_a_bias_outside_the_vocabulary_is_refused():
     with pytest.raises(InputError, match="token id 5; ids of this model go from 0 to 4"):
-        Sampler(1, 1, 5, [], "cpu").start(0, SamplingParams(logit_bias={5: 1.0}), 0, [1])
+        Sampler(1, 1, 5, "cpu").start(0, SamplingParams(logit_bias={5: 1.0}), 0, [1])

@@ -7,21 +7,9 @@ import pytest
 from hotset.errors import InputError
 from hotset.quant.formats import FORMATS
 from hotset.quant.layout import GROUP, MatrixLayout, SpanLayout
+from samples import random_blocks, random_fields
 
 ALL = pytest.mark.parametrize("fmt", FORMATS.values(), ids=lambda f: f.name)
-
-
-def random_blocks(fmt, rows: int, cols: int, seed: int = 0) -> np.ndarray:
-    """Random bytes; float16 and float32 fields are kept finite, since NaN bits have no single value to compare."""
-    rng = np.random.default_rng(seed)
-    raw = rng.integers(0, 256, (rows, cols // fmt.block, fmt.block_bytes), dtype=np.uint8)
-    fields = fmt.fields_of_blocks(raw)
-    for p in fmt.planes:
-        if p.dtype in ("<f2", "<f4"):
-            fields[p.name] = rng.normal(0, 0.1, fields[p.name].shape).astype(p.dtype)
-        elif fmt.name == "BF16":
-            fields[p.name] = (rng.normal(0, 0.1, fields[p.name].shape).astype("<f4").view("<u4") >> 16).astype("<u2")
-    return fmt.blocks_of_fields(fields).reshape(rows, -1)
 
 
 def oracle(fmt, blocks: np.ndarray) -> np.ndarray:
@@ -71,3 +59,56 @@ def test_spans_are_contiguous_and_padded():
     assert span.n_bytes % 256 == 0
     assert span.start("down") == 2 * span.matrix("up").n_bytes
     assert span.n_bytes == span.start("down") + span.matrix("down").n_bytes
+
+
+@ALL
+def test_any_bytes_survive_the_way_there_and_back(fmt):
+    layout = MatrixLayout(fmt, 37, 2 * fmt.block)
+    raw = np.random.default_rng(1).integers(0, 256, (37, layout.row_bytes), np.uint8)  # NaN patterns among them
+    assert np.array_equal(layout.to_blocks(layout.from_blocks(raw)), raw)
+
+
+@ALL
+@pytest.mark.parametrize("byte", [0x00, 0x80, 0xFF])
+@pytest.mark.parametrize("scale", [2.0**-24, 6.0e-5, 1.0, 65504.0], ids=["least", "subnormal", "one", "largest"])
+def test_extreme_blocks_give_the_bits_of_ggml(fmt, byte, scale):
+    fields = random_fields(fmt, 3, 256)
+    for name, field in fields.items():
+        if name == "block_scale":
+            field[...] = scale
+        elif name != "value":
+            field.view(np.uint8)[...] = byte & 63 if name == "minimum" or field.dtype == np.uint8 else byte
+    blocks = fmt.blocks_of_fields(fields).reshape(3, -1)
+    layout = MatrixLayout(fmt, 3, 256)
+    assert np.array_equal(
+        layout.dequantize(layout.from_blocks(blocks)).view(np.uint32), oracle(fmt, blocks).view(np.uint32)
+    )
+
+
+@ALL
+@pytest.mark.parametrize("rows", [[0], [36, 0, 16, 15, 16, 36], range(37)], ids=["one", "any", "all"])
+def test_rows_can_be_read_by_number(fmt, rows):
+    layout = MatrixLayout(fmt, 37, 256)
+    planes = layout.from_blocks(random_blocks(fmt, 37, 256))
+    wanted = np.array(rows, np.int64)
+    found = layout.dequantize_rows(planes, wanted)
+    assert found.shape == (len(wanted), 256)
+    assert np.array_equal(found, layout.dequantize(planes)[wanted])
+
+
+@ALL
+def test_planes_and_matrices_begin_where_the_one_before_ends(fmt):
+    for rows, cols in ((1, fmt.block), (17, 3 * fmt.block), (2880, 11 * 256)):
+        layout = MatrixLayout(fmt, rows, cols)
+        ends = [o + layout.plane(np.empty(layout.n_bytes, np.uint8), i).nbytes for i, o in enumerate(layout.offsets)]
+        assert [*layout.offsets[1:], layout.n_bytes] == ends
+        assert layout.n_bytes % 16 == 0
+
+
+def test_spans_of_mixed_formats_align_each_matrix():
+    mixed = [MatrixLayout(f, 17, 256) for f in FORMATS.values()]
+    span = SpanLayout(tuple("abcdefghi"), tuple(mixed))
+    assert all(start % 64 == 0 for start in span.starts)
+    for before, after in zip(range(8), range(1, 9), strict=True):
+        assert 0 <= span.starts[after] - span.starts[before] - mixed[before].n_bytes < 64
+    assert 0 <= span.n_bytes - span.starts[-1] - mixed[-1].n_bytes < 256

@@ -1,0 +1,45 @@
+"""How many bytes of weights a token makes the machine read: the work that decoding is bound by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hotset.model.weights import EXPERT_ROLES, expert_tensor
+
+if TYPE_CHECKING:
+    from hotset.gguf import GGUFFile
+    from hotset.model.config import ModelConfig
+    from hotset.quant.layout import SpanLayout
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes; `dense_read` is what of `dense` every token reads (of an embedding that is not the output too, one row)."""
+
+    dense: int
+    dense_read: int
+    spans_read: int
+    bank: int
+    kv_per_token: int
+
+    @property
+    def per_token(self) -> int:
+        """Weights read for one token, at an empty context."""
+        return self.dense_read + self.spans_read
+
+
+def traffic(file: GGUFFile, config: ModelConfig, spans: tuple[SpanLayout, ...]) -> Traffic:
+    """The bytes of a model: dense weights as they lie in the file, experts as they lie in the bank."""
+    experts = {expert_tensor(i, role) for i in range(config.n_layers) for role in EXPERT_ROLES}
+    dense = sum(t.n_bytes for t in file.tensors.values() if t.name not in experts)
+    embedding = file.tensors["token_embd.weight"]
+    unread = embedding.n_bytes - embedding.row_bytes if "output.weight" in file.tensors else 0
+    span_bytes = [s.n_bytes for s in spans]
+    return Traffic(
+        dense=dense,
+        dense_read=dense - unread,
+        spans_read=config.n_picks * sum(span_bytes),
+        bank=config.n_experts * sum(span_bytes),
+        kv_per_token=2 * config.n_layers * config.n_kv_heads * config.d_head * 2,
+    )

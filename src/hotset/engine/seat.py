@@ -1,0 +1,125 @@
+"""A seat: a few sequences that step together, with everything a step needs lying still, so that one captured graph is the step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from hotset.kernels.report import report
+from hotset.kernels.rows import Rows
+from hotset.kernels.sampler import Sampler
+from hotset.model.device_ops import DeviceBatch, DeviceKV, DeviceOps
+from hotset.model.transformer import forward
+
+if TYPE_CHECKING:
+    from hotset.config import SamplingParams
+    from hotset.model.weights import Weights
+
+# More than may be under way at once: the host reads an entry before it starts the step after the next.
+RING = 16
+
+
+class Seat:
+    """`m` sequences, one row each: keys and values, the rows' tokens and positions, their sampler, and the steps captured on them."""
+
+    def __init__(
+        self, ops: DeviceOps, kv: DeviceKV, weights: Weights, n_vocab: int, m: int, *, use_graphs: bool
+    ) -> None:
+        device = weights.output_norm.device
+
+        def integers(value: int) -> torch.Tensor:
+            return torch.full((m,), value, dtype=torch.int32, device=device)
+
+        self.kv = kv
+        self.ops = ops
+        self.n_vocab = n_vocab
+        self.rows = Rows(integers(0), integers(0), torch.arange(m, dtype=torch.int32, device=device), integers(0))
+        self.sampler = Sampler(m, m, n_vocab, device)
+        self._weights = weights
+        self._use_graphs = use_graphs and device.type == "cuda"
+        self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
+        self._count = torch.zeros(1, dtype=torch.int32, device=device)
+        self._ring = torch.zeros(RING, m, 2, dtype=torch.int32, pin_memory=device.type == "cuda")
+        self._events = [torch.cuda.Event() for _ in range(RING)] if device.type == "cuda" else []  # type: ignore[no-untyped-call]
+        self._started = self._read = 0
+
+    def place(self, row: int, tokens: Sequence[int], params: SamplingParams, seed: int, end_ids: Sequence[int]) -> None:
+        """Seat a sequence whose tokens are all stored; the next step draws what follows them from their logits."""
+        self.rows.tokens[row] = tokens[-1]
+        self.rows.positions[row] = len(tokens) - 1
+        self.rows.row_mask[row] = 1
+        self.sampler.start(row, params, seed, tokens, end_ids)
+
+    def clear(self, row: int) -> None:
+        """Make a row idle."""
+        self.rows.row_mask[row] = 0
+
+    def draw(self, logits: torch.Tensor, *, greedy: bool) -> None:
+        """Draw every row's token from logits [m, n_vocab] of the prompts."""
+        self._sample(logits, greedy=greedy)
+        self._note()
+
+    def step(self, *, greedy: bool) -> None:
+        """Start a decode step: the tokens drawn last go in, the next ones are drawn. Does not wait."""
+        if not self._use_graphs:
+            self._step(greedy=greedy)
+        else:
+            if greedy not in self._graphs:
+                self._graphs[greedy] = self._capture(greedy=greedy)
+            self._graphs[greedy].replay()
+        self._note()
+
+    def read(self) -> list[tuple[int, int]]:
+        """Token and sampler state of every row, of the oldest step not read yet; waits for that step alone."""
+        assert self.pending
+        entry = self._read % RING
+        if self._events:
+            self._events[entry].synchronize()
+        self._read += 1
+        return [tuple(pair) for pair in self._ring[entry].tolist()]
+
+    @property
+    def pending(self) -> int:
+        """Steps started and not read."""
+        return self._started - self._read
+
+    def discard(self) -> int:
+        """Wait for what is under way and forget it; how many steps that were."""
+        n = self.pending
+        while self.pending:
+            self.read()
+        return n
+
+    def _note(self) -> None:
+        if self._events:
+            self._events[self._started % RING].record()
+        self._started += 1
+        assert self.pending < RING
+
+    def _step(self, *, greedy: bool) -> None:
+        logits = forward(self.ops, self._weights, DeviceBatch(self.rows))
+        self._sample(logits[:, : self.n_vocab], greedy=greedy)
+
+    def _sample(self, logits: torch.Tensor, *, greedy: bool) -> None:
+        (self.sampler.greedy if greedy else self.sampler.draw)(logits, self.rows)
+        report(self.rows, self.sampler.done, self._count, self._ring)
+
+    def _capture(self, *, greedy: bool) -> torch.cuda.CUDAGraph:
+        """Record the step. It is run idle first: kernels compile, buffers are made, and nothing else changes."""
+        mask, count = self.rows.row_mask.clone(), self._count.clone()
+        torch.cuda.synchronize()
+        self.rows.row_mask.zero_()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self._step(greedy=greedy)
+        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            self._step(greedy=greedy)
+        self.rows.row_mask.copy_(mask)
+        self._count.copy_(count)
+        return graph

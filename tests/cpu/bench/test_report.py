@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from hotset.bench.report import Line, Setting, Table
+from hotset.bench.runner import Result, Sample, Workload
+
+SETTING = Setting("a | b", 1 << 30, 10**9, "CPU", 4, "25%", "lru", False, 10**9, 2e10)
+
+
+def line(kind: str = "tg", setting: Setting = SETTING) -> Line:
+    runs = (Sample(10, 1.0, 1, 3, 5 << 20), Sample(10, 1.0, 1, 3, 5 << 20))
+    return Line(setting, Result(Workload(kind, 10), runs[0], runs, cold=False))
+
+
+def test_decode_is_a_share_of_what_memory_allows():
+    assert SETTING.ceiling == 20
+    assert line().share == pytest.approx(0.5)
+
+
+def test_prompts_have_no_such_ceiling():
+    assert line("pp").share is None
+    assert line("pp").cells()["of ceiling"] == "-"
+
+
+def test_without_a_measured_rate_there_is_no_share():
+    assert line(setting=replace(SETTING, read_rate=None)).share is None
+
+
+def test_the_markdown_table_has_its_header_once():
+    table = Table("md", [])
+    text = table.add(line("pp")) + table.add(line("tg"))
+    assert text.count("| model | size | params | backend | test | t/s |") == 1
+    assert (
+        text.splitlines()[2] == "| a \\| b | 1.00 GiB | 1.00 B | CPU | pp10 | 10.00 ± 0.00 | 25.0 % | 0.50 | lru | - |"
+    )
+
+
+def test_swept_settings_get_columns():
+    assert "| backend | threads | cache | test |" in Table("md", ["threads", "cache"]).add(line())
+
+
+def test_facts_have_every_sample():
+    table = Table("jsonl", [])
+    facts = json.loads(table.add(line()))
+    assert facts["samples_tokens_per_s"] == [10.0, 10.0]
+    assert facts["bytes_fetched_per_token"] == 0.5 * (1 << 20)
+    assert table.facts == [facts]

@@ -1,0 +1,108 @@
+"""Loading: what cannot be loaded is named with a way out, before memory is taken."""
+
+from __future__ import annotations
+
+import pytest
+
+import hotset
+from hotset.errors import FileError, InputError, PlacementError, UnsupportedError
+from hotset.experts import bank
+from samples import TinyMoE
+
+
+def load(model, **options):
+    return hotset.load(model, device="cpu", **options)
+
+
+def test_a_folder_is_named_as_one(tmp_path):
+    with pytest.raises(FileError, match=r"model: is a folder; name the \.gguf file in it"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["absent.gguf", "Qwen/Qwen3-30B-A3B-GGUF"])
+def test_a_file_that_is_not_there_is_named(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileError, match=rf'{name}: model: there is no such file; .*"demo" for the bundled model'):
+        load(name)
+
+
+@pytest.mark.parametrize("data", [b"", b"GG", b"not a model at all" * 10])
+def test_a_file_of_another_kind_is_refused(data, tmp_path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(data)
+    with pytest.raises(FileError, match=r"model\.gguf"):
+        load(path)
+
+
+def test_a_model_cut_short_is_refused(tmp_path):
+    path = TinyMoE().write(tmp_path / "tiny.gguf")
+    path.write_bytes(path.read_bytes()[:-5000])
+    with pytest.raises(FileError, match=r"tiny\.gguf"):
+        load(path)
+
+
+def test_another_architecture_is_unsupported(shared):
+    with pytest.raises(UnsupportedError, match=r"general\.architecture: 'olmoe' is not supported; this version runs"):
+        load(shared / "golden" / "tiny" / "olmoe.gguf")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "tpu"}, "device 'tpu' is not one of auto, cuda, cpu"),
+        ({"expert_cache": "lots"}, "expert cache 'lots' is no size"),
+        ({"expert_cache": "101%"}, "expert cache '101%' is no size"),
+        ({"policy": "fifo"}, "cache policy 'fifo' is unknown"),
+        ({"vram": "much"}, "vram 'much' is no number of bytes"),
+        ({"n_ctx": 1}, "at least 2 tokens, not 1"),
+        ({"n_ctx": True}, "at least 2 tokens, not True"),
+        ({"n_ctx": "4096"}, "at least 2 tokens, not '4096'"),
+        ({"threads": 0}, "threads must be 1 to"),
+        ({"record_steps": -1}, "record_steps must be 0 or more"),
+    ],
+    ids=lambda o: str(o)[:30],
+)
+def test_an_argument_out_of_range_is_refused_before_the_file_is_opened(options, message):
+    with pytest.raises(InputError, match=message):
+        hotset.load("absent.gguf", **({"device": "cpu"} | options))
+
+
+def test_too_little_memory_for_the_experts_is_told_before_any_is_taken(monkeypatch):
+    def refuse(*_arguments):
+        raise AssertionError("memory was taken")
+
+    monkeypatch.setattr(bank, "available_bytes", lambda: 100 << 20)
+    monkeypatch.setattr(bank.mmap, "mmap", refuse)
+    with pytest.raises(
+        PlacementError, match=r"the experts need 0\.\d GiB of host memory and 0\.1 GiB are available; close"
+    ):
+        load("demo")
+
+
+def test_a_context_that_memory_cannot_hold_is_told(fresh):
+    with pytest.raises(PlacementError, match=r"10000000000 tokens need .* GiB are available; lower --ctx-size"):
+        fresh(n_ctx=10**10).generate([5, 6], max_tokens=1)
+
+
+def test_progress_goes_up_to_the_whole(fresh):
+    seen = []
+    fresh(progress=lambda stage, done, total: seen.append((stage, done, total)))
+    assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
+    assert {(stage, total) for stage, _, total in seen} == {("experts", seen[-1][1])}
+    assert len(seen) == 18
+
+
+def test_a_split_file_loads_by_any_part(tmp_path):
+    whole = load(TinyMoE().write(tmp_path / "whole.gguf")).logits([1, 2, 3])
+    TinyMoE().write(tmp_path / "tiny.gguf", split=3)
+    for part in (1, 2, 3):
+        found = load(tmp_path / f"tiny-0000{part}-of-00003.gguf").logits([1, 2, 3])
+        assert (found == whole).all()
+
+
+def test_the_memory_table_says_where_things_lie(demo):
+    rows = {row.name: row for row in demo.memory.rows}
+    assert rows.keys() == {"weights", "experts", "KV cache"}
+    assert rows["experts"].n_bytes == demo.runner.model.bank.n_bytes
+    assert rows["KV cache"].n_bytes == 2 * 6 * 2 * 64 * 2048 * 2
+    assert demo.memory.total("gpu") == 0

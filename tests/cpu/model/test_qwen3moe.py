@@ -1,0 +1,120 @@
+"""The config of a Qwen3-MoE file: good metadata, and every way in which it can be bad."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hotset.errors import FileError, UnsupportedError
+from hotset.gguf import Metadata
+from hotset.model import ARCHITECTURES, model_config
+from hotset.model.config import Rope, architecture
+from samples import TinyMoE
+
+REQUIRED = {
+    "block_count", "context_length", "embedding_length", "attention.head_count", "attention.layer_norm_rms_epsilon", "expert_count",
+    "expert_used_count", "expert_feed_forward_length", "vocab_size",
+}  # fmt: skip
+COUNTS = REQUIRED - {"attention.layer_norm_rms_epsilon"} | {
+    "attention.head_count_kv", "attention.key_length", "rope.dimension_count"
+}  # fmt: skip
+
+
+def metadata(name: str = "qwen3moe", **changes) -> Metadata:
+    values = {"general.architecture": name}
+    for key, value in (TinyMoE().metadata() | changes).items():
+        if value is not None:
+            values[f"qwen3moe.{key}"] = value
+    return Metadata(Path("tiny.gguf"), values)
+
+
+def test_good_metadata_become_a_config():
+    config = model_config(metadata(**{"rope.freq_base": 5e5, "rope.dimension_count": 16}))
+    assert (config.n_layers, config.d_model, config.d_expert, config.n_vocab, config.n_ctx_train) == (
+        2,
+        64,
+        32,
+        50,
+        512,
+    )
+    assert (config.n_heads, config.n_kv_heads, config.d_head) == (4, 2, 32)
+    assert config.rope == Rope(theta=5e5, n_rotated=16)
+    assert (config.n_experts, config.n_picks, config.router.scoring) == (8, 2, "softmax")
+    assert config.router.renormalise
+    assert config.name == "tiny"
+
+
+def test_what_a_file_may_leave_out_has_the_defaults_of_llama_cpp():
+    config = model_config(metadata(**{"attention.head_count_kv": None, "attention.key_length": None}))
+    assert (config.n_kv_heads, config.d_head) == (4, 16)
+    assert config.rope == Rope(theta=10000.0, n_rotated=16)
+
+
+def test_rope_scaling_divides_positions_only_where_the_file_says_linear():
+    assert model_config(metadata(**{"rope.scaling.type": "linear", "rope.scaling.factor": 4.0})).rope.factor == 4
+    assert model_config(metadata(**{"rope.scaling.type": "none", "rope.scaling.factor": 4.0})).rope.factor == 1
+
+
+@pytest.mark.parametrize("key", sorted(REQUIRED))
+def test_a_missing_key_is_named(key):
+    with pytest.raises(FileError, match=rf"tiny\.gguf: qwen3moe\.{key}: is missing"):
+        model_config(metadata(**{key: None}))
+
+
+@pytest.mark.parametrize("value", [0, -1, 2**31, 2**63, "four", 1.5], ids=repr)
+@pytest.mark.parametrize("key", sorted(COUNTS))
+def test_an_absurd_count_is_refused_with_its_key_and_value(key, value):
+    with pytest.raises(FileError, match=key) as caught:
+        model_config(metadata(**{key: value}))
+    assert caught.value.value == value
+
+
+@pytest.mark.parametrize(
+    ("changes", "thing"),
+    [
+        ({"attention.head_count_kv": 3}, "attention.head_count_kv"),
+        ({"expert_used_count": 9}, "expert_used_count"),
+        ({"rope.dimension_count": 34}, "rope.dimension_count"),
+        ({"rope.dimension_count": 15}, "rope.dimension_count"),
+        ({"rope.freq_base": 0.0}, "rope.freq_base"),
+        ({"rope.freq_base": -1.0}, "rope.freq_base"),
+        ({"rope.freq_base": float("nan")}, "rope.freq_base"),
+        ({"rope.scaling.type": "linear", "rope.scaling.factor": 0.0}, "rope"),
+        ({"attention.layer_norm_rms_epsilon": float("inf")}, "attention.layer_norm_rms_epsilon"),
+        ({"attention.layer_norm_rms_epsilon": -1.0}, "attention.layer_norm_rms_epsilon"),
+        ({"expert_weights_scale": float("nan")}, "expert_weights_scale"),
+        ({"expert_weights_norm": "yes"}, "expert_weights_norm"),
+        (
+            {"attention.head_count": 100, "attention.head_count_kv": 100, "attention.key_length": None},
+            "attention.key_length",
+        ),
+    ],
+)
+def test_numbers_that_contradict_each_other_are_refused(changes, thing):
+    with pytest.raises(FileError, match=thing):
+        model_config(metadata(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention.value_length": 16}, "16 differs from the key length 32"),
+        ({"rope.scaling.type": "yarn"}, "'yarn' is not supported; this version knows none and linear"),
+    ],
+)
+def test_sound_settings_that_this_version_does_not_know_are_unsupported(changes, message):
+    with pytest.raises(UnsupportedError, match=message):
+        model_config(metadata(**changes))
+
+
+def test_an_unknown_architecture_names_those_that_are_known():
+    with pytest.raises(
+        UnsupportedError, match=r"general\.architecture: 'mamba7' is not supported; this version runs .*qwen3moe"
+    ):
+        model_config(metadata("mamba7"))
+
+
+def test_an_architecture_registers_once():
+    with pytest.raises(ValueError, match="qwen3moe is registered twice"):
+        architecture("qwen3moe")(ARCHITECTURES["qwen3moe"])
