@@ -15,6 +15,7 @@ from hotset.engine.memory import check_host_room, kv_bytes
 from hotset.engine.runner import Drawn, Mode
 from hotset.engine.sampling import sample
 from hotset.engine.stats import Meter, Stats
+from hotset.host.matmul import AT_ONCE
 from hotset.model.batch import Batch, prompt_batch
 from hotset.model.host_ops import HostKV, HostOps
 from hotset.model.transformer import forward
@@ -69,6 +70,13 @@ class HostRunner:
             numba.set_num_threads(self.threads)
             return np.asarray(forward(ops, self.model.weights, batch)[:, : self.model.config.n_vocab])
 
+    def warm_up(self) -> None:
+        """Compile what generating runs: seconds on the first start on a machine, a moment later, when it is read from disk."""
+        session = self.session(2 * AT_ONCE)
+        session.feed([0] * (AT_ONCE + 1))
+        self.step(session.ops, 0, AT_ONCE + 1)
+        self.reset_cache()
+
     def logits(
         self, tokens: Sequence[int], wanted: Sequence[int], mode: Mode, *, stepwise: bool
     ) -> NDArray[np.float32]:
@@ -121,7 +129,7 @@ class HostSession:
         self.n_ctx = n_ctx
         self.tokens: list[int] = []
         self._runner = runner
-        self._ops = runner.ops(runner.kv(n_ctx, "fast"), "fast")
+        self.ops = runner.ops(runner.kv(n_ctx, "fast"), "fast")
         self._stored = 0
         self._logits: NDArray[np.float32] | None = None
 
@@ -136,12 +144,12 @@ class HostSession:
     def feed(self, tokens: Sequence[int]) -> None:
         self.tokens += tokens
         left = self.tokens[self._stored :]
-        self._logits = self._runner.feed(self._ops, left, self._stored)
+        self._logits = self._runner.feed(self.ops, left, self._stored)
         self._stored += len(left)
 
     def next(self) -> Drawn:
         if self._stored < len(self.tokens) or self._logits is None:
-            self._logits = self._runner.step(self._ops, self.tokens[-1], len(self.tokens) - 1)
+            self._logits = self._runner.step(self.ops, self.tokens[-1], len(self.tokens) - 1)
             self._stored = len(self.tokens)
         token = sample(self._logits, self._params, self.tokens, self._seed, len(self.tokens))
         self.tokens.append(token)

@@ -197,6 +197,9 @@ def _load_host(source: Source, notes: list[str]) -> Engine:
     n_slots = size.n_slots(bank.span_bytes, (config.n_experts,) * config.n_layers)
     cache = HostCache(source.shape(n_slots), Policy.parse(options.policy), ring_steps=options.record_steps)
     runner = HostRunner(HostModel(config, weights, bank, cache), checked_threads(options.threads))
+    source.progress("kernels", 0, 1)
+    runner.warm_up()
+    source.progress("kernels", 1, 1)
     return _engine(source, runner, host_plan(config, source.spans, source.dense_bytes, kv, n_slots), notes)
 
 

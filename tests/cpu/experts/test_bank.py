@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from samples import BY_NAME, random_blocks
 
 from hotset.errors import DeviceError, PlacementError
 from hotset.experts import bank as module
 from hotset.experts.bank import ExpertBank
 from hotset.quant.layout import MatrixLayout, SpanLayout
+from samples import BY_NAME, random_blocks
 
 ROLES = ("gate", "up", "down")
 

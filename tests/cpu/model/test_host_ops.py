@@ -12,7 +12,8 @@ from hotset.model.routing import RouterRule, route
 
 
 def routed(logits: np.ndarray, rule: RouterRule) -> tuple[np.ndarray, np.ndarray]:
-    return HostOps.route(SimpleNamespace(config=SimpleNamespace(router=rule)), logits)
+    ops = SimpleNamespace(config=SimpleNamespace(router=rule), routing=None)
+    return HostOps.route(ops, logits, layer=None, batch=None)
 
 
 def padded(logits: np.ndarray) -> np.ndarray:
@@ -47,7 +48,7 @@ def test_poisoned_logits_still_name_distinct_experts_and_show_in_the_weights():
     logits[1] = np.nan
     logits[2, 5] = np.inf
     picks, weights = routed(logits, RouterRule(n_experts=8, n_picks=3))
-    assert all(len(set(row)) == 3 and 0 <= min(row) and max(row) < 8 for row in picks.tolist())
+    assert all(len(set(row)) == 3 and min(row) >= 0 and max(row) < 8 for row in picks.tolist())
     assert np.isnan(weights[:2]).all()
     assert picks[2, 0] == 5
     assert weights[2].tolist() == [1, 0, 0]
