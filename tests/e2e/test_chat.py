@@ -14,7 +14,7 @@ import pytest
 PATIENCE_S = 600
 CTRL_C = b"\x03"
 # Long enough that the answer cannot end before it is stopped.
-COMMAND = ["-m", "hotset", "run", "demo", "--device", "cpu", "-c", "16384", "--temp", "1.5", "--seed", "1"]
+COMMAND = ["-m", "hotset", "run", "demo", "--device", "cpu", "-t", "1", "-c", "16384", "--temp", "1.5", "--seed", "1"]
 
 
 class Terminal:
@@ -82,7 +82,7 @@ def test_ctrl_c_stops_the_answer_and_a_second_one_leaves(terminal):
     terminal.read_until("> ", at)
     terminal.type(CTRL_C)
     assert terminal.exit_code() == 0
-    assert "hit rate" in terminal.shown
+    assert "expert cache (lrfu:16" in terminal.shown
     assert "Traceback" not in terminal.shown
 
 

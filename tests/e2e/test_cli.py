@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+# One thread: on a machine that does other work too, two would wait for each other.
+CPU = ("--device", "cpu", "-t", "1")
 TEXT = "The package contains the header files and the static library. " * 20
 
 
@@ -18,7 +20,7 @@ def text(tmp_path_factory):
 
 
 def test_run_streams_text_to_stdout_and_reports_on_stderr(hotset):
-    done = hotset("run", "demo", "-p", "The Debian installer is", "-n", "8", "--temp", "0", "--device", "cpu")
+    done = hotset("run", "demo", "-p", "The Debian installer is", "-n", "8", "--temp", "0", *CPU)
     assert done.returncode == 0
     assert len(done.stdout) > 8
     assert done.stderr.startswith("expert cache inactive: ")
@@ -28,14 +30,14 @@ def test_run_streams_text_to_stdout_and_reports_on_stderr(hotset):
 
 def test_the_same_seed_gives_the_same_text_and_another_one_another(hotset):
     def text(seed: int) -> str:
-        args = ("-p", "The kernel", "-n", "24", "--device", "cpu", "--temp", "1.5", "--seed", seed, "--json")
+        args = ("-p", "The kernel", "-n", "24", *CPU, "--temp", "1.5", "--seed", seed, "--json")
         return json.loads(hotset("run", "demo", *args).stdout)["text"]
 
     assert text(1) == text(1) != text(2)
 
 
 def test_lines_from_a_pipe_are_answered_one_by_one(hotset):
-    done = hotset("run", "demo", "-n", "4", "--device", "cpu", "--json", input="Hello\nAgain\n")
+    done = hotset("run", "demo", "-n", "4", *CPU, "--json", input="Hello\nAgain\n")
     turns = json.loads(done.stdout.splitlines()[-1])["turns"]
     assert [turn["prompt"] for turn in turns] == ["Hello", "Again"]
     assert turns[1]["reused_tokens"] > 0
@@ -47,9 +49,7 @@ def test_inspect_reads_the_bundled_model(hotset):
 
 
 def test_bench_measures_and_ends_with_json(hotset):
-    done = hotset(
-        "bench", "demo", "-p", "16", "-n", "4", "-r", "2", "--device", "cpu", "--expert-cache", "25%", "--json"
-    )
+    done = hotset("bench", "demo", "-p", "16", "-n", "4", "-r", "2", *CPU, "--expert-cache", "25%", "--json")
     assert done.returncode == 0
     pp, tg = json.loads(done.stdout.splitlines()[-1])
     assert (pp["test"], tg["test"]) == ("pp16", "tg4")
@@ -64,9 +64,7 @@ def test_perplexity_tells_known_text_from_noise(hotset, text, tmp_path, mode):
     noise.write_text("".join(chr(33 + i * i * 7919 % 90) for i in range(2000)))
 
     def perplexity(path) -> float:
-        done = hotset(
-            "perplexity", "demo", "-f", path, "-c", "64", "--chunks", "2", "--mode", mode, "--device", "cpu", "--json"
-        )
+        done = hotset("perplexity", "demo", "-f", path, "-c", "64", "--chunks", "2", "--mode", mode, *CPU, "--json")
         return json.loads(done.stdout.splitlines()[-1])["perplexity"]
 
     assert 1 < perplexity(text) < 100 < perplexity(noise)
@@ -93,7 +91,7 @@ def test_a_terminal_without_unicode_gets_replacements(hotset, tmp_path):
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("é ü 猫 " * 8)
     done = hotset(
-        "run", "demo", "-f", prompt, "-n", "8", "--temp", "0", "--device", "cpu", env={**os.environ, "PYTHONIOENCODING": "ascii"}
+        "run", "demo", "-f", prompt, "-n", "8", "--temp", "0", *CPU, env={**os.environ, "PYTHONIOENCODING": "ascii"}
     )  # fmt: skip
     assert done.returncode == 0
     assert done.stdout.isascii()

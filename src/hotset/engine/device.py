@@ -51,6 +51,7 @@ class DeviceRunner:
         self._free_seats = [self.seat(1)]
         self._meter = Meter(model.cache)
         self._unused_steps = 0
+        self.chunk = MAX_ROWS
 
     def kv(self, n_ctx: int, mode: Mode, n_seqs: int = 1) -> DeviceKV:
         """Empty keys and values for `n_seqs` sequences."""
@@ -70,15 +71,28 @@ class DeviceRunner:
         table = [list(tokens), list(positions), list(seqs or [0] * len(tokens)), [1] * len(tokens)]
         return Rows(*torch.tensor(table, dtype=torch.int32, device=self.model.device))
 
+    def prompt_rows(self, tokens: Sequence[int], start: int, m: int) -> Rows:
+        """Successive tokens of sequence 0 as m rows, those past the end padding: one variant of every kernel serves all chunks."""
+        n, padding = len(tokens), [0] * (m - len(tokens))
+        positions = [start + min(i, n - 1) for i in range(m)]
+        table = [[*tokens, *padding], positions, [0] * m, [1] * n + padding]
+        return Rows(*torch.tensor(table, dtype=torch.int32, device=self.model.device))
+
     def prompt(
-        self, ops: DeviceOps, tokens: Sequence[int], start: int, wanted: Sequence[int], chunk: int = MAX_ROWS
+        self, ops: DeviceOps, tokens: Sequence[int], start: int, wanted: Sequence[int], chunk: int
     ) -> Iterator[torch.Tensor]:
         """Store tokens from position `start` on; yields the logits of the wanted positions, chunk by chunk."""
         for at in range(0, len(tokens), chunk):
             part = tokens[at : at + chunk]
-            rows = self.rows(part, range(start + at, start + at + len(part)))
             asked = tuple(w - start - at for w in wanted if start + at <= w < start + at + len(part))
-            yield self.forward(ops, DeviceBatch(rows, asked if len(asked) < len(part) else None))
+            yield self.forward(ops, DeviceBatch(self.prompt_rows(part, start + at, chunk), asked))
+
+    def warm_up(self) -> None:
+        """Compile and capture what generating runs; nothing of it is counted, and the cache is as new after it."""
+        for seat in self._free_seats:
+            seat.warm_up()
+        self.logits([0] * (MAX_ROWS + 1), [MAX_ROWS], "fast", stepwise=False)
+        self.reset_cache()
 
     def logits(
         self, tokens: Sequence[int], wanted: Sequence[int], mode: Mode, *, stepwise: bool
@@ -89,7 +103,7 @@ class DeviceRunner:
         ops = self.ops(self.kv(len(tokens), mode), mode)
         done = 0
         with self._meter.phase("prompt", len(tokens)):
-            for logits in self.prompt(ops, tokens, 0, sorted(asked.tolist()), 1 if stepwise else MAX_ROWS):
+            for logits in self.prompt(ops, tokens, 0, sorted(asked.tolist()), 1 if stepwise else self.chunk):
                 out[order[done : done + len(logits)]] = logits.cpu().numpy()
                 done += len(logits)
         return out
@@ -115,7 +129,7 @@ class DeviceRunner:
     def feed(self, ops: DeviceOps, tokens: Sequence[int], start: int) -> torch.Tensor:
         """Store a prompt's tokens from position `start` on -> logits [1, n_vocab] of the last."""
         with self._meter.phase("prompt", len(tokens)):
-            for logits in self.prompt(ops, tokens, start, [start + len(tokens) - 1]):
+            for logits in self.prompt(ops, tokens, start, [start + len(tokens) - 1], self.chunk):
                 last = logits
         return last
 

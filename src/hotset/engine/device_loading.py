@@ -1,8 +1,9 @@
-"""Loading onto a GPU: weights first, then what is left of the budget goes to slots."""
+"""Loading onto a GPU: everything but the slots first, run once and measured; what the budget has left goes to slots."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -15,15 +16,35 @@ from hotset.experts.bank import ExpertBank, device_address
 from hotset.experts.cache import ExpertCache
 from hotset.experts.policy import Policy
 from hotset.model.device_ops import DevicePlace
-from hotset.model.weights import Weights, load_weights
+from hotset.model.weights import load_weights
 
 if TYPE_CHECKING:
     from hotset.engine.loading import Source
 
-# Left free for compiled kernels, transients of sampling and the allocator's rounding.
-RESERVE = 384 * MIB
-# float32 results of 8 rows: the logits twice (product, sampling keys and their order) and all activations of a layer.
-LOGIT_COPIES = 4
+# Left free for what no dry run shows: other programs' windows, the allocator's rounding. Filling VRAM to the last megabyte is slow.
+RESERVE = 256 * MIB
+RESERVE_SHARE = 0.02
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Bytes of VRAM that this process may hold, and what was free before it took any (its CUDA context included)."""
+
+    n_bytes: int
+    free_before: int
+    device: torch.device
+
+    def used(self) -> int:
+        """Bytes taken since, as the driver sees it."""
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        return self.free_before - torch.cuda.mem_get_info(self.device)[0]
+
+    @property
+    def reserve(self) -> int:
+        return max(RESERVE, int(self.n_bytes * RESERVE_SHARE))
 
 
 def load_cuda(source: Source) -> tuple[DeviceRunner, MemoryPlan]:
@@ -36,50 +57,59 @@ def load_cuda(source: Source) -> tuple[DeviceRunner, MemoryPlan]:
             value=source.config.d_model,
             hint="run with --device cpu",
         )
-    before = free_before_context()
-    torch.cuda.init()  # type: ignore[no-untyped-call]
-    device = torch.device("cuda", torch.cuda.current_device())
-    free, _total = torch.cuda.mem_get_info(device)
-    available = before.get(address_of(torch.cuda.get_device_properties(device)), free)
-    budget = min(available, source.options.vram_bytes or available)
-    weights = _out_of_memory_is_named(
-        lambda: load_weights(source.tensors, source.config, source.spans, DevicePlace(device))
-    )
-    plan = device_plan(source.config, source.spans, _needs(source, available - free), source.options.size, budget)
+    budget = _budget(source.options.vram_bytes)
+    context = budget.used()
     bank = ExpertBank(source.spans, source.config.n_experts)
     source.fill(bank)
     runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     bank.page_lock(runtime, lambda done: source.progress("page-locking", done, bank.n_bytes))
-    return _out_of_memory_is_named(lambda: _runner(source, plan, weights, bank, device)), plan
+    return _out_of_memory_is_named(lambda: _place(source, bank, budget, context))
 
 
-def _needs(source: Source, context: int) -> DeviceNeeds:
-    config = source.config
-    widths = config.n_vocab * LOGIT_COPIES + (config.d_model + config.n_heads * config.d_head) * 16
-    widths += config.n_picks * (config.d_expert + config.d_model) * 4
-    return DeviceNeeds(
-        context=context,
-        weights=torch.cuda.memory_allocated(),
-        kv=kv_bytes(config, source.n_ctx, 1, 2),
-        scratch=widths * 8 * 4,
-        overflow=source.shape((0,) * config.n_layers).overflow_bytes,
-        reserve=RESERVE,
-    )
+def _budget(asked: int | None) -> Budget:
+    before = free_before_context()
+    torch.cuda.init()  # type: ignore[no-untyped-call]
+    device = torch.device("cuda", torch.cuda.current_device())
+    free, total = torch.cuda.mem_get_info(device)
+    available = before.get(address_of(torch.cuda.get_device_properties(device)), free)
+    n_bytes = min(available, asked or available)
+    torch.cuda.set_per_process_memory_fraction(min(1.0, n_bytes / total), device)
+    return Budget(n_bytes, available, device)
 
 
-def _runner(source: Source, plan: MemoryPlan, weights: Weights, bank: ExpertBank, device: torch.device) -> DeviceRunner:
+def _place(source: Source, bank: ExpertBank, budget: Budget, context: int) -> tuple[DeviceRunner, MemoryPlan]:
+    """Weights, buffers and captured steps onto the device; then as many slots as there is room for."""
+    config, device = source.config, budget.device
+    weights = load_weights(source.tensors, config, source.spans, DevicePlace(device))
+    weight_bytes = budget.used() - context
     shift = device_address(bank.base[0], driver_library()) - bank.base[0]
+    no_slots = source.shape((0,) * config.n_layers)
     cache = ExpertCache(
-        source.shape(plan.n_slots),
+        no_slots,
         Policy.parse(source.options.policy),
         [base + shift for base in bank.base],
         device,
         ring_steps=source.options.record_steps,
     )
-    return DeviceRunner(DeviceModel(source.config, weights, bank, cache, device), source.n_ctx)
-
-
-T = TypeVar("T")
+    model = DeviceModel(config, weights, bank, cache, device)
+    runner = DeviceRunner(model, source.n_ctx, use_graphs=source.options.graph)
+    source.progress("kernels", 0, 1)
+    runner.warm_up()
+    source.progress("kernels", 1, 1)
+    kv = kv_bytes(config, source.n_ctx, 1, 2)
+    used = budget.used()
+    needs = DeviceNeeds(
+        context=context,
+        weights=weight_bytes,
+        kv=kv,
+        scratch=used - context - weight_bytes - kv - no_slots.overflow_bytes,
+        overflow=no_slots.overflow_bytes,
+        reserve=budget.reserve,
+    )
+    plan = device_plan(config, source.spans, needs, source.options.size, budget.n_bytes)
+    cache.resize(plan.n_slots)
+    runner.reset_stats()
+    return runner, plan
 
 
 def _out_of_memory_is_named(work: Callable[[], T]) -> T:
@@ -87,5 +117,6 @@ def _out_of_memory_is_named(work: Callable[[], T]) -> T:
         return work()
     except torch.cuda.OutOfMemoryError as error:
         raise PlacementError(
-            f"the GPU ran out of memory while loading ({error}); lower --ctx-size or --expert-cache, or use --device cpu"
+            f"the GPU ran out of memory while loading ({error}); "
+            "lower --ctx-size or --expert-cache, raise --vram, or use --device cpu"
         ) from error

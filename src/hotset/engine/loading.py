@@ -51,6 +51,7 @@ class LoadOptions:
     threads: int | None = None
     pre: str | None = None
     record_steps: int = 0
+    graph: bool = True
 
     def __post_init__(self) -> None:
         if self.device not in ("auto", "cuda", "cpu"):
@@ -136,6 +137,7 @@ def load(
     threads: int | None = None,
     pre: str | None = None,
     record_steps: int = 0,
+    graph: bool = True,
     progress: Progress = lambda _stage, _done, _total: None,
 ) -> Engine:
     """Load a model and make it ready.
@@ -144,12 +146,13 @@ def load(
     `expert_cache` is its size: "6GiB", "25%" of each layer's experts, "16slots" per layer, "auto" or "off"; `policy` is lrfu:HALF_LIFE,
     lru, lfu or static. `vram` bounds all that is put on the GPU ("8GiB" or bytes). `n_ctx` is the context in tokens, `threads` the CPU
     threads (default: physical cores). `pre` overrides the tokenizer's name for splitting text. `record_steps` keeps the picks of so many
-    last steps. `progress` is called with a stage, what is done and the whole.
+    last steps. `graph` False launches a GPU step's kernels one by one instead of as one captured graph. `progress` is called with a stage, what is done and the whole.
 
     Raises HotsetError: FileError (the file), PlacementError (memory), DeviceError (the GPU), InputError (an argument).
     """
     options = LoadOptions(
-        device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=n_ctx, threads=threads, pre=pre, record_steps=record_steps
+        device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=n_ctx, threads=threads, pre=pre, record_steps=record_steps,
+        graph=graph,
     )  # fmt: skip
     (
         Policy.parse(options.policy),

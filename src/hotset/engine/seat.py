@@ -45,6 +45,13 @@ class Seat:
         self._events = [torch.cuda.Event() for _ in range(RING)] if device.type == "cuda" else []  # type: ignore[no-untyped-call]
         self._started = self._read = 0
 
+    def warm_up(self) -> None:
+        """Capture the steps before they are needed; without graphs, run one idle."""
+        if self._use_graphs:
+            self._graphs = {greedy: self._capture(greedy=greedy) for greedy in (True, False)}
+        else:
+            self._step(greedy=True)
+
     def place(self, row: int, tokens: Sequence[int], params: SamplingParams, seed: int, end_ids: Sequence[int]) -> None:
         """Seat a sequence whose tokens are all stored; the next step draws what follows them from their logits."""
         self.rows.tokens[row] = tokens[-1]

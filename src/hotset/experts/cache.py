@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +15,7 @@ from hotset.experts.policy import LayerState, Policy, check_seed
 from hotset.experts.stats import CacheStats, counter_columns
 from hotset.kernels.clock import NEVER, TIME_COLUMNS
 from hotset.kernels.fetch import fetch
-from hotset.kernels.lookup import LookupBuffers, lookup
+from hotset.kernels.lookup import TABLE_COLUMNS, LookupBuffers, lookup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,28 +46,43 @@ class ExpertCache:
         self.shape = shape
         self.policy = policy
         self.device = torch.device(device)
-        self._pools = [
-            torch.empty(span * slots, dtype=torch.uint8, device=device)
-            for span, slots in zip(shape.span_bytes, shape.n_slots, strict=True)
-        ]
-        self._overflow = torch.empty(shape.overflow_bytes, dtype=torch.uint8, device=device)
-        if poison:
-            for area in (*self._pools, self._overflow):
-                area.fill_(POISON)
+        self._poison = poison
+        self._overflow = self._area(shape.overflow_bytes)
         self._bank_base = tuple(bank_base)
         self.bus_factor = 1
         self._buffers = self._allocate(ring_steps)
+        self.resize(shape.n_slots)
+
+    def _area(self, n_bytes: int) -> torch.Tensor:
+        area = torch.empty(n_bytes, dtype=torch.uint8, device=self.device)
+        return area.fill_(POISON) if self._poison else area
+
+    def resize(self, n_slots: Sequence[int]) -> None:
+        """Give each layer so many slots, all empty. Captured steps stay valid: they read where the slots are from the table."""
+        self.shape = replace(self.shape, n_slots=tuple(n_slots))
+        self._pool: torch.Tensor | None = None  # the old one goes before the new one comes
+        self._pool = self._area(self.shape.slot_bytes)
+        self._buffers.table.copy_(self._table())
         self.reset()
+
+    def _table(self) -> torch.Tensor:
+        """Return the address table int64 [layers, 5], see lookup.TABLE_COLUMNS."""
+        overflow = [self._overflow.data_ptr()] * self.shape.n_layers
+        rows = zip(self._bank_base, self._pool_base(), overflow, self.shape.span_bytes, self.shape.n_slots, strict=True)
+        return torch.tensor(list(rows), dtype=torch.int64).view(-1, len(TABLE_COLUMNS))
+
+    def _pool_base(self) -> list[int]:
+        """Return the address of each layer's first slot: the layers' slots follow each other."""
+        assert self._pool is not None
+        sizes = [span * slots for span, slots in zip(self.shape.span_bytes, self.shape.n_slots, strict=True)]
+        return [self._pool.data_ptr() + before for before in accumulate(sizes, initial=0)][:-1]
 
     def _allocate(self, ring_steps: int) -> LookupBuffers:
         shape, device = self.shape, self.device
         n_layers, max_picks = shape.n_layers, shape.max_rows * shape.k
         padded = triton.next_power_of_2(max(shape.n_experts, default=1))
-        pools = [pool.data_ptr() for pool in self._pools]
-        overflow = [self._overflow.data_ptr()] * n_layers
-        rows = list(zip(self._bank_base, pools, overflow, shape.span_bytes, shape.n_slots, strict=True))
         return LookupBuffers(
-            table=torch.tensor(rows, dtype=torch.int64, device=device),
+            table=torch.zeros(n_layers, len(TABLE_COLUMNS), dtype=torch.int64, device=device),
             decay=torch.from_numpy(self.policy.decay_table(shape.max_rows)).to(device),
             step=torch.zeros(n_layers, dtype=torch.int32, device=device),
             score=torch.zeros(n_layers, padded, dtype=torch.int32, device=device),
@@ -123,7 +140,7 @@ class ExpertCache:
         self._buffers.slot_of[layer, index] = slots.int()
         span = self.shape.span_bytes[layer]
         count = torch.tensor([len(chosen)], dtype=torch.int32, device=self.device)
-        fetch(self._bank_base[layer] + index * span, self._pools[layer].data_ptr() + slots * span, count, span)
+        fetch(self._bank_base[layer] + index * span, self._pool_base()[layer] + slots * span, count, span)
 
     def reset(self) -> None:
         """As new: cold (but for `static`, which starts with experts 0, 1, ...), with nothing counted or recorded."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from hotset.quant.tiles import ORDER_WARP, ORDER_WARPGROUP
 
 if TYPE_CHECKING:
     import torch
@@ -81,3 +83,100 @@ def tuning_for(device: torch.device) -> Tuning:
 
     many = torch.cuda.get_device_properties(device).multi_processor_count >= MANY_MULTIPROCESSORS
     return Tuning(**TILES["large" if many else "small"], dp4a=torch.version.hip is None)
+
+
+@dataclass(frozen=True)
+class ChunkTile:
+    """How products of a chunk are cut: `rows` of a matrix (a multiple of 32) by `tokens`, `depth` elements of k at a time.
+
+    A cut with at most `few` tokens is computed `few` wide: the same bits, as a GPU test shows.
+    """
+
+    rows: int
+    tokens: int
+    few: int
+    depth: int
+    warps: int
+    stages: int
+
+    def fit(self, padded_rows: int) -> int:
+        """Return how many rows to take of a matrix: they divide `padded_rows`."""
+        rows = self.rows
+        while padded_rows % rows:
+            rows //= 2
+        return rows
+
+
+@dataclass(frozen=True)
+class AttentionTile:
+    """Queries and keys that chunk attention takes at a time. Without `pipelined` its loop over keys is a plain one.
+
+    A device number cannot bound Triton's pipelined loop in the interpreter with NumPy 2.4.
+    """
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+    pipelined: bool = True
+
+
+@dataclass(frozen=True)
+class ChunkTuning:
+    """The tiles of a prompt's chunk on one class of device; `order` is that of quant/tiles.py, `n_programs` fill the device once."""
+
+    order: int
+    n_programs: int
+    gate_up: ChunkTile
+    down: ChunkTile
+    dense: ChunkTile
+    float32: ChunkTile
+    attention: AttentionTile
+
+    def __post_init__(self) -> None:
+        assert self.gate_up.tokens == self.down.tokens
+
+    @property
+    def expert_tokens(self) -> int:
+        """Pairs of a full tile of the chunk's plan."""
+        return self.down.tokens
+
+
+CHUNK_TILES: dict[str, dict[str, ChunkTile | AttentionTile]] = {
+    "hopper": {
+        "gate_up": ChunkTile(rows=128, tokens=128, few=32, depth=64, warps=8, stages=3),
+        "down": ChunkTile(rows=128, tokens=128, few=32, depth=64, warps=8, stages=3),
+        "dense": ChunkTile(rows=128, tokens=128, few=32, depth=64, warps=8, stages=3),
+        "float32": ChunkTile(rows=64, tokens=64, few=64, depth=32, warps=8, stages=2),
+        "attention": AttentionTile(queries=128, keys=64, warps=8, stages=3),
+    },
+    "other": {
+        "gate_up": ChunkTile(rows=64, tokens=64, few=16, depth=64, warps=4, stages=3),
+        "down": ChunkTile(rows=64, tokens=64, few=16, depth=64, warps=4, stages=3),
+        "dense": ChunkTile(rows=64, tokens=64, few=16, depth=64, warps=4, stages=3),
+        "float32": ChunkTile(rows=64, tokens=64, few=64, depth=32, warps=8, stages=2),
+        "attention": AttentionTile(queries=64, keys=32, warps=4, stages=2),
+    },
+    "interpreter": {
+        **dict.fromkeys(
+            ("gate_up", "down", "dense", "float32"),
+            ChunkTile(rows=256, tokens=64, few=16, depth=64, warps=4, stages=1),
+        ),
+        "attention": AttentionTile(queries=32, keys=16, warps=4, stages=1, pipelined=False),
+    },
+}
+
+
+@cache
+def chunk_tuning_for(device: torch.device) -> ChunkTuning:
+    """Return the tiles of a chunk for a device; a CPU stands for Triton's interpreter."""
+    tiles: dict[str, Any] = CHUNK_TILES["interpreter"]
+    if device.type == "cpu" or os.environ.get("TRITON_INTERPRET") == "1":
+        return ChunkTuning(order=ORDER_WARPGROUP, n_programs=4, **tiles)
+    import torch
+
+    properties = torch.cuda.get_device_properties(device)
+    hopper = torch.version.hip is None and properties.major == 9
+    tiles = CHUNK_TILES["hopper" if hopper else "other"]
+    order = ORDER_WARPGROUP if hopper else ORDER_WARP
+    return ChunkTuning(order=order, n_programs=properties.multi_processor_count, **tiles)

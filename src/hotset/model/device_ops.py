@@ -137,13 +137,15 @@ class DeviceOps:
 
     def norm(self, x: torch.Tensor, weight: torch.Tensor) -> Activation:
         a = self.scratch.activation("normed", *x.shape)
-        rms_norm(x, weight, a, self.config.norm_eps)
+        if len(x):
+            rms_norm(x, weight, a, self.config.norm_eps)
         return a
 
     def linear(self, a: Activation, matrix: DeviceMatrix) -> torch.Tensor:
         out = self.scratch.floats(f"linear {self._turn}", a.shape[0], matrix.layout.padded_rows)
         self._turn = (self._turn + 1) % KEPT_RESULTS
-        matvec(a, matrix, out)
+        if len(out):
+            matvec(a, matrix, out)
         return out
 
     def add_linear(self, x: torch.Tensor, a: Activation, matrix: DeviceMatrix) -> torch.Tensor:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotset.quant.layout import Fields, Plane, QuantFormat
+from hotset.quant.tiles import element_at, plane_rows
 from hotset.quant.triton import jit, plane, tl
 
 
@@ -26,6 +27,26 @@ def _load(base: tl.tensor, row: tl.tensor, k: tl.tensor, padded_rows: tl.tensor,
     return (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)
 
 
+@jit
+def _tile(
+    base: tl.tensor,
+    first: tl.tensor,
+    step: tl.tensor,
+    padded_rows: tl.tensor,
+    COLS: tl.constexpr,
+    R: tl.constexpr,
+    ORDER: tl.constexpr,
+) -> tl.tensor:
+    low = plane_rows(base, first, padded_rows, COLS, 0, 1, tl.uint16, R)[:, None]
+    k = step * 32 + element_at(tl.arange(0, 32), ORDER)[None, :]
+    if COLS % 32 == 0:
+        bits = tl.load(low + k * 16)
+    else:
+        bits = tl.load(low + k * 16, mask=k < COLS, other=0)
+    # Eight bits of mantissa fit float16; activations in bfloat16 would cost more than weights below 2^-14 lose.
+    return (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True).to(tl.float16)
+
+
 BF16 = QuantFormat(
     name="BF16",
     ggml_type=30,
@@ -36,4 +57,5 @@ BF16 = QuantFormat(
     chunks=_chunks,
     integer=False,
     load=_load,
+    tile=_tile,
 )

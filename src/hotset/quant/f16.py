@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotset.quant.layout import Fields, Plane, QuantFormat
+from hotset.quant.tiles import element_at, plane_rows
 from hotset.quant.triton import jit, plane, tl
 
 
@@ -25,6 +26,25 @@ def _load(base: tl.tensor, row: tl.tensor, k: tl.tensor, padded_rows: tl.tensor,
     return tl.load(plane(base, row, padded_rows, COLS, 0, 1, tl.float16) + k * 16).to(tl.float32)
 
 
+@jit
+def _tile(
+    base: tl.tensor,
+    first: tl.tensor,
+    step: tl.tensor,
+    padded_rows: tl.tensor,
+    COLS: tl.constexpr,
+    R: tl.constexpr,
+    ORDER: tl.constexpr,
+) -> tl.tensor:
+    low = plane_rows(base, first, padded_rows, COLS, 0, 1, tl.float16, R)[:, None]
+    k = step * 32 + element_at(tl.arange(0, 32), ORDER)[None, :]
+    if COLS % 32 == 0:
+        value = tl.load(low + k * 16)
+    else:
+        value = tl.load(low + k * 16, mask=k < COLS, other=0)
+    return value
+
+
 F16 = QuantFormat(
     name="F16",
     ggml_type=1,
@@ -35,4 +55,5 @@ F16 = QuantFormat(
     chunks=_chunks,
     integer=False,
     load=_load,
+    tile=_tile,
 )

@@ -56,7 +56,7 @@ class QuantFormat:
 
     `values` is the reference: fields [..., count] -> float32 [..., block], the bits of ggml's dequantisation.
     `split` and `join` (only where a plane has no place of its own in the block) turn raw blocks into those planes' fields and back.
-    `chunks` emits the host kernel's view of one block (host/emit.py); `load` and `dot` are the Triton twins (kernels/).
+    `chunks` emits the host kernel's view of one block (host/emit.py); `load`, `dot` and `tile` are the Triton twins (kernels/).
     """
 
     name: str
@@ -72,6 +72,8 @@ class QuantFormat:
     load: Any = field(default=None, repr=False)
     dot: Any = field(default=None, repr=False)
     unit: int = 0
+    tile: Any = field(default=None, repr=False)
+    tile_unit: int = 32
 
     @cached_property
     def bytes_per_block(self) -> int:

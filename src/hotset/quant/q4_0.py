@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hotset.quant.bits import bytes_of, join_nibbles, scaled
 from hotset.quant.layout import Fields, Plane, QuantFormat
+from hotset.quant.tiles import GAIN, bytes_of_words, ordered, plane_rows, scaled_tile, side_by_side
 from hotset.quant.triton import dot4, jit, nibble, plane, tl, word_of
 
 
@@ -64,6 +65,24 @@ def _dot(
     return acc + total.to(tl.float32) * (d * tl.load(xd + unit, mask=ok, other=0))
 
 
+@jit
+def _tile(
+    base: tl.tensor,
+    first: tl.tensor,
+    step: tl.tensor,
+    padded_rows: tl.tensor,
+    COLS: tl.constexpr,
+    R: tl.constexpr,
+    ORDER: tl.constexpr,
+) -> tl.tensor:
+    low = plane_rows(base, first, padded_rows, COLS // 32, 0, 4, tl.int32, R)[:, None]
+    d = plane_rows(base, first, padded_rows, COLS // 32, 16, 1, tl.float16, R)
+    word = tl.load(low + (step * 4 + tl.arange(0, 4)[None, :]) * 16)
+    value = side_by_side(bytes_of_words(word, 0x000F000F), bytes_of_words(word >> 4, 0x000F000F))
+    value = tl.reshape(value, [R, 8, 2, 2])
+    return ordered(scaled_tile(value, tl.load(d + step * 16).to(tl.float32) * GAIN, 1032), R, 32, ORDER)
+
+
 Q4_0 = QuantFormat(
     name="Q4_0",
     ggml_type=2,
@@ -75,4 +94,5 @@ Q4_0 = QuantFormat(
     load=_load,
     dot=_dot,
     unit=32,
+    tile=_tile,
 )

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hotset.quant.bits import bytes_of, nibbles_by_64, pack_six_bits, scaled_with_minimum, unpack_six_bits
 from hotset.quant.layout import Bytes, Fields, Plane, QuantFormat
+from hotset.quant.tiles import GAIN, bytes_of_words, ordered, plane_rows, side_by_side
 from hotset.quant.triton import dot4, jit, nibble, plane, tl, word_of
 
 
@@ -134,6 +135,58 @@ def _dot(
     return scaled_dot(acc, lows, highs >> 4, base, row, unit, ok, xd, xm, padded_rows, COLS, 128)
 
 
+@jit
+def scaled_tile_with_minimum(
+    low: tl.tensor,  # [R, W, 2, 2], the quants of a sub-block plus 1,024
+    high: tl.tensor,  # those of the next
+    base: tl.tensor,
+    first: tl.tensor,
+    step: tl.tensor,
+    padded_rows: tl.tensor,
+    COLS: tl.constexpr,
+    BEFORE: tl.constexpr,
+    ZERO: tl.constexpr,
+    R: tl.constexpr,
+    ORDER: tl.constexpr,
+) -> tl.tensor:
+    """(q - ZERO) d scale + (ZERO d scale - dmin minimum): q around 0 keeps float16's rounding of the scale small. Q5_K shares it."""
+    scale = plane_rows(base, first, padded_rows, COLS // 256, BEFORE, 8, tl.uint8, R) + step * 32
+    minimum = plane_rows(base, first, padded_rows, COLS // 256, BEFORE + 8, 8, tl.uint8, R) + step * 32
+    block = plane_rows(base, first, padded_rows, COLS // 256, BEFORE + 16, 2, tl.float16, R) + step // 4 * 32
+    d = tl.load(block).to(tl.float32) * GAIN
+    dmin = tl.load(block + 16).to(tl.float32) * GAIN
+    a = d * tl.load(scale).to(tl.float32)
+    b = d * tl.load(scale + 16).to(tl.float32)
+    a_middle = ZERO * a - dmin * tl.load(minimum).to(tl.float32)
+    b_middle = ZERO * b - dmin * tl.load(minimum + 16).to(tl.float32)
+    low = shifted_tile(low, a, a_middle, ZERO)
+    high = shifted_tile(high, b, b_middle, ZERO)
+    return ordered(side_by_side(low, high), R, 64, ORDER)
+
+
+@jit
+def shifted_tile(value: tl.tensor, scale: tl.tensor, middle: tl.tensor, ZERO: tl.constexpr) -> tl.tensor:
+    scale = scale.to(tl.float16)[:, None, None, None]
+    return tl.fma(value - (1024 + ZERO), scale, middle.to(tl.float16)[:, None, None, None])
+
+
+@jit
+def _tile(
+    base: tl.tensor,
+    first: tl.tensor,
+    step: tl.tensor,
+    padded_rows: tl.tensor,
+    COLS: tl.constexpr,
+    R: tl.constexpr,
+    ORDER: tl.constexpr,
+) -> tl.tensor:
+    low = plane_rows(base, first, padded_rows, COLS // 256, 0, 32, tl.int32, R)[:, None]
+    word = tl.load(low + (step * 8 + tl.arange(0, 8)[None, :]) * 16)
+    a = bytes_of_words(word, 0x000F000F)
+    b = bytes_of_words(word >> 4, 0x000F000F)
+    return scaled_tile_with_minimum(a, b, base, first, step, padded_rows, COLS, 128, 8, R, ORDER)
+
+
 Q4_K = QuantFormat(
     name="Q4_K",
     ggml_type=12,
@@ -152,4 +205,6 @@ Q4_K = QuantFormat(
     load=_load,
     dot=_dot,
     unit=64,
+    tile=_tile,
+    tile_unit=64,
 )

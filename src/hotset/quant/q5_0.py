@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hotset.quant.bits import bytes_of, join_nibbles, scaled
 from hotset.quant.layout import Bytes, Fields, Plane, QuantFormat
+from hotset.quant.tiles import GAIN, bytes_of_words, ordered, plane_rows, scaled_tile, side_by_side
 from hotset.quant.triton import dot4, jit, nibble, plane, tl, word_of
 
 BIT_OF_ELEMENT = np.array([8 * (k % 4) + k // 4 for k in range(32)])
@@ -90,6 +91,29 @@ def _dot(
     return acc + total.to(tl.float32) * (d * tl.load(xd + unit, mask=ok, other=0))
 
 
+@jit
+def _tile(
+    base: tl.tensor,
+    first: tl.tensor,
+    step: tl.tensor,
+    padded_rows: tl.tensor,
+    COLS: tl.constexpr,
+    R: tl.constexpr,
+    ORDER: tl.constexpr,
+) -> tl.tensor:
+    low = plane_rows(base, first, padded_rows, COLS // 32, 0, 4, tl.int32, R)[:, None]
+    high = plane_rows(base, first, padded_rows, COLS // 32, 16, 1, tl.int32, R)
+    d = plane_rows(base, first, padded_rows, COLS // 32, 20, 1, tl.float16, R)
+    w = tl.arange(0, 4)[None, :]
+    word = tl.load(low + (step * 4 + w) * 16)
+    bits = tl.load(high + step * 16)[:, None] >> w
+    lows = (word & 0x0F0F0F0F) | ((bits & 0x01010101) << 4)
+    highs = ((word >> 4) & 0x0F0F0F0F) | (bits & 0x10101010)
+    value = side_by_side(bytes_of_words(lows, 0x001F001F), bytes_of_words(highs, 0x001F001F))
+    value = tl.reshape(value, [R, 8, 2, 2])
+    return ordered(scaled_tile(value, tl.load(d + step * 16).to(tl.float32) * GAIN, 1040), R, 32, ORDER)
+
+
 Q5_0 = QuantFormat(
     name="Q5_0",
     ggml_type=6,
@@ -103,4 +127,5 @@ Q5_0 = QuantFormat(
     load=_load,
     dot=_dot,
     unit=32,
+    tile=_tile,
 )

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from hotset.quant.bits import bytes_of, nibbles_by_64, scaled_with_minimum
 from hotset.quant.layout import Fields, Plane, QuantFormat
-from hotset.quant.q4_k import join, scaled_dot, scaled_load, split, sub_block
+from hotset.quant.q4_k import join, scaled_dot, scaled_load, scaled_tile_with_minimum, split, sub_block
+from hotset.quant.tiles import bytes_of_words, plane_rows
 from hotset.quant.triton import dot4, jit, nibble, plane, tl, word_of
 
 
@@ -73,6 +74,26 @@ def _dot(
     return scaled_dot(acc, lows, highs, base, row, unit, ok, xd, xm, padded_rows, COLS, 160)
 
 
+@jit
+def _tile(
+    base: tl.tensor,
+    first: tl.tensor,
+    step: tl.tensor,
+    padded_rows: tl.tensor,
+    COLS: tl.constexpr,
+    R: tl.constexpr,
+    ORDER: tl.constexpr,
+) -> tl.tensor:
+    low = plane_rows(base, first, padded_rows, COLS // 256, 0, 32, tl.int32, R)[:, None]
+    high = plane_rows(base, first, padded_rows, COLS // 256, 128, 8, tl.int32, R)[:, None]
+    w = tl.arange(0, 8)[None, :]
+    word = tl.load(low + (step * 8 + w) * 16)
+    bits = tl.load(high + (step // 4 * 8 + w) * 16) >> (step % 4 * 2)
+    a = bytes_of_words((word & 0x0F0F0F0F) | ((bits & 0x01010101) << 4), 0x001F001F)
+    b = bytes_of_words(((word >> 4) & 0x0F0F0F0F) | ((bits & 0x02020202) << 3), 0x001F001F)
+    return scaled_tile_with_minimum(a, b, base, first, step, padded_rows, COLS, 160, 16, R, ORDER)
+
+
 Q5_K = QuantFormat(
     name="Q5_K",
     ggml_type=13,
@@ -92,4 +113,6 @@ Q5_K = QuantFormat(
     load=_load,
     dot=_dot,
     unit=64,
+    tile=_tile,
+    tile_unit=64,
 )

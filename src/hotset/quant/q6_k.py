@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hotset.quant.bits import bytes_of
 from hotset.quant.layout import Fields, Plane, QuantFormat
+from hotset.quant.tiles import GAIN, bytes_of_words, ordered, plane_rows
 from hotset.quant.triton import dot4, jit, nibble, plane, tl, word_of
 
 
@@ -104,6 +105,49 @@ def _dot(
     return acc + tl.load(d, mask=ok, other=0).to(tl.float32) * product
 
 
+@jit
+def _quarter(word: tl.tensor, pairs: tl.tensor, scale: tl.tensor, d: tl.tensor, QUARTER: tl.constexpr, R: tl.constexpr) -> tl.tensor:
+    """32 elements [R, 8, 2, 2] from a nibble of each byte of `word` and a pair of bits of each byte of `pairs`."""
+    if QUARTER == 0:
+        q = (word & 0x0F0F0F0F) | ((pairs & 0x03030303) << 4)
+    elif QUARTER == 1:
+        q = (word & 0x0F0F0F0F) | ((pairs & 0x0C0C0C0C) << 2)
+    elif QUARTER == 2:
+        q = ((word >> 4) & 0x0F0F0F0F) | (pairs & 0x30303030)
+    else:
+        q = ((word >> 4) & 0x0F0F0F0F) | ((pairs >> 2) & 0x30303030)
+    first = d * tl.load(scale + QUARTER * 32).to(tl.float32)
+    second = d * tl.load(scale + QUARTER * 32 + 16).to(tl.float32)
+    value = tl.reshape(bytes_of_words(q, 0x003F003F), [R, 2, 4, 2, 2]) - 1056
+    value *= tl.join(first.to(tl.float16), second.to(tl.float16))[:, :, None, None, None]
+    return tl.reshape(value, [R, 8, 2, 2])
+
+
+@jit
+def _tile(
+    base: tl.tensor,
+    first: tl.tensor,
+    step: tl.tensor,
+    padded_rows: tl.tensor,
+    COLS: tl.constexpr,
+    R: tl.constexpr,
+    ORDER: tl.constexpr,
+) -> tl.tensor:
+    low = plane_rows(base, first, padded_rows, COLS // 256, 0, 32, tl.int32, R)[:, None]
+    high = plane_rows(base, first, padded_rows, COLS // 256, 128, 16, tl.int32, R)[:, None]
+    scale = plane_rows(base, first, padded_rows, COLS // 256, 192, 16, tl.int8, R) + step * 128
+    block = plane_rows(base, first, padded_rows, COLS // 256, 208, 1, tl.float16, R) + step // 2 * 16
+    w = tl.arange(0, 8)[None, :]
+    a = tl.load(low + (step * 16 + w) * 16)
+    b = tl.load(low + (step * 16 + 8 + w) * 16)
+    pairs = tl.load(high + (step * 8 + w) * 16)
+    d = tl.load(block).to(tl.float32) * GAIN
+    first_half = tl.join(_quarter(a, pairs, scale, d, 0, R), _quarter(b, pairs, scale, d, 1, R))
+    second_half = tl.join(_quarter(a, pairs, scale, d, 2, R), _quarter(b, pairs, scale, d, 3, R))
+    value = tl.permute(tl.join(first_half, second_half), (0, 5, 4, 1, 2, 3))  # [R, 2, 2, 8, 2, 2]
+    return ordered(value, R, 128, ORDER)
+
+
 Q6_K = QuantFormat(
     name="Q6_K",
     ggml_type=14,
@@ -120,4 +164,6 @@ Q6_K = QuantFormat(
     load=_load,
     dot=_dot,
     unit=128,
+    tile=_tile,
+    tile_unit=128,
 )

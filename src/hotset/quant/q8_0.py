@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hotset.quant.bits import bytes_of, scaled
 from hotset.quant.layout import Fields, Plane, QuantFormat
+from hotset.quant.tiles import GAIN, bytes_of_words, ordered, plane_rows, scaled_tile
 from hotset.quant.triton import dot4, jit, plane, tl, word_of
 
 
@@ -58,6 +59,23 @@ def _dot(
     return acc + total.to(tl.float32) * (d * tl.load(xd + unit, mask=ok, other=0))
 
 
+@jit
+def _tile(
+    base: tl.tensor,
+    first: tl.tensor,
+    step: tl.tensor,
+    padded_rows: tl.tensor,
+    COLS: tl.constexpr,
+    R: tl.constexpr,
+    ORDER: tl.constexpr,
+) -> tl.tensor:
+    low = plane_rows(base, first, padded_rows, COLS // 32, 0, 8, tl.int32, R)[:, None]
+    d = plane_rows(base, first, padded_rows, COLS // 32, 32, 1, tl.float16, R)
+    word = tl.load(low + (step * 8 + tl.arange(0, 8)[None, :]) * 16)
+    value = bytes_of_words(word ^ -0x7F7F7F80, 0x00FF00FF)  # q + 128
+    return ordered(scaled_tile(value, tl.load(d + step * 16).to(tl.float32) * GAIN, 1152), R, 32, ORDER)
+
+
 Q8_0 = QuantFormat(
     name="Q8_0",
     ggml_type=8,
@@ -69,4 +87,5 @@ Q8_0 = QuantFormat(
     load=_load,
     dot=_dot,
     unit=32,
+    tile=_tile,
 )

@@ -25,7 +25,7 @@ def awkward_rows(n: int = 96) -> np.ndarray:
     rng = np.random.default_rng(4)
     rows = [rng.standard_normal(n) * scale for scale in (1, 1e-30, 1e30, 1e-3)]
     rows += [np.zeros(n), np.full(n, -3.5), np.where(np.arange(n) % 32 == 31, -1e6, 1e-6)]
-    rows += [np.arange(n) % 32 + 0.5 - 16.0]  # halves, to be rounded to even
+    rows += [np.where(np.arange(n) % 32, np.arange(n) % 32 - 15.5, 127)]  # halves, to be rounded to even
     return np.array(rows, np.float32)
 
 

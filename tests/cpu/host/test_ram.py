@@ -55,6 +55,13 @@ def test_an_outer_group_counts_as_well(machine, outer):
     assert machine.available == 70 * MIB
 
 
+def test_the_tightest_group_bounds_it(machine):
+    machine.write("proc/self/cgroup", "0::/a/b")
+    machine.group("/a/b", 80 * MIB, 30 * MIB)
+    machine.group("/a", 100 * MIB, 30 * MIB)
+    assert machine.available == 50 * MIB
+
+
 def test_inside_a_container_the_root_holds_the_limit(machine):
     machine.write("proc/self/cgroup", "0::/docker/0123")
     machine.group("", 100 * MIB, 30 * MIB)
