@@ -69,6 +69,7 @@ class FakeRunner:
     def __init__(self, script: list[int], n_vocab: int, clock: Clock, prompt_s: float, step_s: float) -> None:
         self.device = "cpu"
         self.active = False
+        self.unused_steps = 0
         self.calls: list[str] = []
         self.sessions: list[FakeSession] = []
         self.wanted: list[list[int]] = []
@@ -115,6 +116,7 @@ class FakeRunner:
         decode, prompt = phase(self._steps), phase(self._prompt_tokens)
         return Stats(
             active=self.active, reason="this is a fake", policy="lrfu:16", fetch_ms=1.5 if self.active else None, prompt=prompt,
+            unused_steps=self.unused_steps,
             **{name: getattr(decode, name) for name in PhaseStats.__dataclass_fields__},
         )  # fmt: skip
 

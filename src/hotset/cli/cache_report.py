@@ -33,6 +33,8 @@ def report_lines(stats: Stats, prompt_rate: float, decode_rate: float) -> list[s
     )
     if stats.fetch_ms is not None:
         lines.append(f"time in misses: {stats.fetch_ms:.1f} ms, {stats.fetch_ms / stats.tokens:.3f} ms per token")
+    if stats.unused_steps:
+        lines.append(f"{stats.unused_steps} more steps had begun when a stop string was met; they are counted too")
     return lines
 
 

@@ -99,7 +99,7 @@ def show_vram(needs: Needs) -> None:
     show([(f"{row.gib} GiB of VRAM", vram_text(row, needs.config.n_experts)) for row in needs.vram])
     put(
         f"assumed: {size_text(source.ASSUMED_CONTEXT)} for the CUDA context, {size_text(source.ASSUMED_SCRATCH)} and the logits as "
-        f"scratch, {size_text(source.ASSUMED_RESERVE)} left free, a context of {needs.n_ctx:,}\n\n"
+        f"scratch, {size_text(source.ASSUMED_RESERVE)} or {percent_text(source.ASSUMED_RESERVE_SHARE)} left free, a context of {needs.n_ctx:,}\n\n"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hotset.bench.traffic import Traffic, traffic
@@ -20,12 +20,14 @@ from hotset.model.weights import Tensors, expert_layouts
 if TYPE_CHECKING:
     from hotset.gguf import GGUFFile, Metadata, TensorInfo
     from hotset.model.config import ModelConfig
+    from hotset.quant.layout import SpanLayout
 
 VRAM_GIB = (6, 8, 12, 16, 24)
 # Not known before a GPU is asked: a CUDA context takes 0.3-0.6 GiB, activations little beside the logits.
 ASSUMED_CONTEXT = 512 * MIB
 ASSUMED_SCRATCH = 64 * MIB
 ASSUMED_RESERVE = 256 * MIB
+ASSUMED_RESERVE_SHARE = 0.02
 # Roles in the order in which they are shown; the first pattern that fits a tensor's name says what it is.
 ROLES = (
     ("embedding", r"token_embd\.weight"),
@@ -107,7 +109,7 @@ def model_needs(file: GGUFFile) -> Needs:
     shape = CacheShape(
         span_bytes, (config.n_experts,) * config.n_layers, (0,) * config.n_layers, config.n_picks, MAX_ROWS
     )
-    assumed = DeviceNeeds(
+    needs = DeviceNeeds(
         context=ASSUMED_CONTEXT,
         weights=reads.dense,
         kv=kv_bytes(config, n_ctx, 1, 2),
@@ -115,15 +117,18 @@ def model_needs(file: GGUFFile) -> Needs:
         overflow=shape.overflow_bytes,
         reserve=ASSUMED_RESERVE,
     )
-    rows = []
-    for gib in VRAM_GIB:
-        try:
-            slots = device_plan(config, spans, assumed, CacheSize.parse("auto"), gib * GIB).n_slots
-        except PlacementError:
-            rows.append(VramRow(gib, None, 0.0))
-        else:
-            rows.append(VramRow(gib, (min(slots), max(slots)), sum(slots) / (config.n_experts * config.n_layers)))
-    return Needs(config, span_bytes, reads, n_ctx, tuple(rows))
+    rows = tuple(vram_row(config, spans, needs, gib) for gib in VRAM_GIB)
+    return Needs(config, span_bytes, reads, n_ctx, rows)
+
+
+def vram_row(config: ModelConfig, spans: tuple[SpanLayout, ...], needs: DeviceNeeds, gib: int) -> VramRow:
+    budget = gib * GIB
+    needs = replace(needs, reserve=max(needs.reserve, int(budget * ASSUMED_RESERVE_SHARE)))
+    try:
+        slots = device_plan(config, spans, needs, CacheSize.parse("auto"), budget).n_slots
+    except PlacementError:
+        return VramRow(gib, None, 0.0)
+    return VramRow(gib, (min(slots), max(slots)), sum(slots) / (config.n_experts * config.n_layers))
 
 
 def formats(tensors: Iterable[TensorInfo]) -> Formats:

@@ -25,6 +25,7 @@ class CompileCase:
     fp_fusion: bool = False
     divisible: tuple[str, ...] = ()
     unaligned: tuple[str, ...] = ()
+    num_stages: int = 3
 
 
 def compile_case(case: CompileCase, backend: str, arch: int | str) -> Any:
@@ -42,5 +43,5 @@ def compile_case(case: CompileCase, backend: str, arch: int | str) -> Any:
     ]
     attributes = {(case.kernel.arg_names.index(n),): [["tt.divisibility", 16]] for n in aligned}
     source = ASTSource(case.kernel, signature, constants, attributes)
-    options = {"num_warps": case.num_warps, "enable_fp_fusion": case.fp_fusion}
+    options = {"num_warps": case.num_warps, "num_stages": case.num_stages, "enable_fp_fusion": case.fp_fusion}
     return triton.compile(source, target=GPUTarget(backend, arch, 32), options=options)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hotset.quant.bits import bytes_of, join_nibbles, scaled
 from hotset.quant.layout import Fields, Plane, QuantFormat
-from hotset.quant.tiles import GAIN, bytes_of_words, ordered, plane_rows, scaled_tile, side_by_side
+from hotset.quant.tiles import bytes_of_words, ordered, plane_rows, scale_of, scaled_tile, side_by_side
 from hotset.quant.triton import dot4, jit, nibble, plane, tl, word_of
 
 
@@ -80,7 +80,7 @@ def _tile(
     word = tl.load(low + (step * 4 + tl.arange(0, 4)[None, :]) * 16)
     value = side_by_side(bytes_of_words(word, 0x000F000F), bytes_of_words(word >> 4, 0x000F000F))
     value = tl.reshape(value, [R, 8, 2, 2])
-    return ordered(scaled_tile(value, tl.load(d + step * 16).to(tl.float32) * GAIN, 1032), R, 32, ORDER)
+    return ordered(scaled_tile(value, scale_of(d + step * 16), 1032), R, 32, ORDER)
 
 
 Q4_0 = QuantFormat(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hotset.quant.bits import bytes_of, nibbles_by_64, pack_six_bits, scaled_with_minimum, unpack_six_bits
 from hotset.quant.layout import Bytes, Fields, Plane, QuantFormat
-from hotset.quant.tiles import GAIN, bytes_of_words, ordered, plane_rows, side_by_side
+from hotset.quant.tiles import bytes_of_words, ordered, plane_rows, scale_of, side_by_side
 from hotset.quant.triton import dot4, jit, nibble, plane, tl, word_of
 
 
@@ -153,21 +153,16 @@ def scaled_tile_with_minimum(
     scale = plane_rows(base, first, padded_rows, COLS // 256, BEFORE, 8, tl.uint8, R) + step * 32
     minimum = plane_rows(base, first, padded_rows, COLS // 256, BEFORE + 8, 8, tl.uint8, R) + step * 32
     block = plane_rows(base, first, padded_rows, COLS // 256, BEFORE + 16, 2, tl.float16, R) + step // 4 * 32
-    d = tl.load(block).to(tl.float32) * GAIN
-    dmin = tl.load(block + 16).to(tl.float32) * GAIN
+    d = scale_of(block)
+    dmin = scale_of(block + 16)
     a = d * tl.load(scale).to(tl.float32)
     b = d * tl.load(scale + 16).to(tl.float32)
     a_middle = ZERO * a - dmin * tl.load(minimum).to(tl.float32)
     b_middle = ZERO * b - dmin * tl.load(minimum + 16).to(tl.float32)
-    low = shifted_tile(low, a, a_middle, ZERO)
-    high = shifted_tile(high, b, b_middle, ZERO)
-    return ordered(side_by_side(low, high), R, 64, ORDER)
-
-
-@jit
-def shifted_tile(value: tl.tensor, scale: tl.tensor, middle: tl.tensor, ZERO: tl.constexpr) -> tl.tensor:
-    scale = scale.to(tl.float16)[:, None, None, None]
-    return tl.fma(value - (1024 + ZERO), scale, middle.to(tl.float16)[:, None, None, None])
+    value = side_by_side(low, high) - (1024 + ZERO)  # [R, 2, W, 2, 2]
+    factor = tl.join(a.to(tl.float16), b.to(tl.float16))[:, :, None, None, None]
+    middle = tl.join(a_middle.to(tl.float16), b_middle.to(tl.float16))[:, :, None, None, None]
+    return ordered(tl.fma(value, factor, middle), R, 64, ORDER)
 
 
 @jit

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hotset.quant.bits import bytes_of, join_nibbles, scaled
 from hotset.quant.layout import Bytes, Fields, Plane, QuantFormat
-from hotset.quant.tiles import GAIN, bytes_of_words, ordered, plane_rows, scaled_tile, side_by_side
+from hotset.quant.tiles import bytes_of_words, ordered, plane_rows, scale_of, scaled_tile, side_by_side
 from hotset.quant.triton import dot4, jit, nibble, plane, tl, word_of
 
 BIT_OF_ELEMENT = np.array([8 * (k % 4) + k // 4 for k in range(32)])
@@ -111,7 +111,7 @@ def _tile(
     highs = ((word >> 4) & 0x0F0F0F0F) | (bits & 0x10101010)
     value = side_by_side(bytes_of_words(lows, 0x001F001F), bytes_of_words(highs, 0x001F001F))
     value = tl.reshape(value, [R, 8, 2, 2])
-    return ordered(scaled_tile(value, tl.load(d + step * 16).to(tl.float32) * GAIN, 1040), R, 32, ORDER)
+    return ordered(scaled_tile(value, scale_of(d + step * 16), 1040), R, 32, ORDER)
 
 
 Q5_0 = QuantFormat(

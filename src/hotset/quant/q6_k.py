@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hotset.quant.bits import bytes_of
 from hotset.quant.layout import Fields, Plane, QuantFormat
-from hotset.quant.tiles import GAIN, bytes_of_words, ordered, plane_rows
+from hotset.quant.tiles import bytes_of_words, ordered, plane_rows, scale_of, scaled_tile
 from hotset.quant.triton import dot4, jit, nibble, plane, tl, word_of
 
 
@@ -106,8 +106,10 @@ def _dot(
 
 
 @jit
-def _quarter(word: tl.tensor, pairs: tl.tensor, scale: tl.tensor, d: tl.tensor, QUARTER: tl.constexpr, R: tl.constexpr) -> tl.tensor:
-    """32 elements [R, 8, 2, 2] from a nibble of each byte of `word` and a pair of bits of each byte of `pairs`."""
+def _sub_block(
+    word: tl.tensor, pairs: tl.tensor, scale: tl.tensor, d: tl.tensor, QUARTER: tl.constexpr, PART: tl.constexpr
+) -> tl.tensor:
+    """16 elements [R, 4, 2, 2] from a nibble of each byte of `word` and a pair of bits of each byte of `pairs`, [R, 4] each."""
     if QUARTER == 0:
         q = (word & 0x0F0F0F0F) | ((pairs & 0x03030303) << 4)
     elif QUARTER == 1:
@@ -116,11 +118,22 @@ def _quarter(word: tl.tensor, pairs: tl.tensor, scale: tl.tensor, d: tl.tensor, 
         q = ((word >> 4) & 0x0F0F0F0F) | (pairs & 0x30303030)
     else:
         q = ((word >> 4) & 0x0F0F0F0F) | ((pairs >> 2) & 0x30303030)
-    first = d * tl.load(scale + QUARTER * 32).to(tl.float32)
-    second = d * tl.load(scale + QUARTER * 32 + 16).to(tl.float32)
-    value = tl.reshape(bytes_of_words(q, 0x003F003F), [R, 2, 4, 2, 2]) - 1056
-    value *= tl.join(first.to(tl.float16), second.to(tl.float16))[:, :, None, None, None]
-    return tl.reshape(value, [R, 8, 2, 2])
+    own = d * tl.load(scale + (2 * QUARTER + PART) * 16).to(tl.float32)
+    return scaled_tile(bytes_of_words(q, 0x003F003F), own, 1056)
+
+
+@jit
+def _half_quarters(
+    low: tl.tensor, high: tl.tensor, scale: tl.tensor, d: tl.tensor, PART: tl.constexpr
+) -> tl.tensor:
+    """Part 0 or 1 of the four quarters of 128 elements, [R, 4, 2, 2, 2, 2]: the last two are quarter % 2, quarter // 2."""
+    w = (4 * PART + tl.arange(0, 4)[None, :]) * 16
+    a = tl.load(low + w)
+    b = tl.load(low + w + 128)
+    pairs = tl.load(high + w)
+    first = tl.join(_sub_block(a, pairs, scale, d, 0, PART), _sub_block(b, pairs, scale, d, 1, PART))
+    second = tl.join(_sub_block(a, pairs, scale, d, 2, PART), _sub_block(b, pairs, scale, d, 3, PART))
+    return tl.join(first, second)
 
 
 @jit
@@ -133,18 +146,13 @@ def _tile(
     R: tl.constexpr,
     ORDER: tl.constexpr,
 ) -> tl.tensor:
-    low = plane_rows(base, first, padded_rows, COLS // 256, 0, 32, tl.int32, R)[:, None]
-    high = plane_rows(base, first, padded_rows, COLS // 256, 128, 16, tl.int32, R)[:, None]
+    low = plane_rows(base, first, padded_rows, COLS // 256, 0, 32, tl.int32, R)[:, None] + step * 256
+    high = plane_rows(base, first, padded_rows, COLS // 256, 128, 16, tl.int32, R)[:, None] + step * 128
     scale = plane_rows(base, first, padded_rows, COLS // 256, 192, 16, tl.int8, R) + step * 128
-    block = plane_rows(base, first, padded_rows, COLS // 256, 208, 1, tl.float16, R) + step // 2 * 16
-    w = tl.arange(0, 8)[None, :]
-    a = tl.load(low + (step * 16 + w) * 16)
-    b = tl.load(low + (step * 16 + 8 + w) * 16)
-    pairs = tl.load(high + (step * 8 + w) * 16)
-    d = tl.load(block).to(tl.float32) * GAIN
-    first_half = tl.join(_quarter(a, pairs, scale, d, 0, R), _quarter(b, pairs, scale, d, 1, R))
-    second_half = tl.join(_quarter(a, pairs, scale, d, 2, R), _quarter(b, pairs, scale, d, 3, R))
-    value = tl.permute(tl.join(first_half, second_half), (0, 5, 4, 1, 2, 3))  # [R, 2, 2, 8, 2, 2]
+    d = scale_of(plane_rows(base, first, padded_rows, COLS // 256, 208, 1, tl.float16, R) + step // 2 * 16)
+    # A sub-block's scale is an operand of its own, so that its load, too, is copied ahead.
+    value = tl.join(_half_quarters(low, high, scale, d, 0), _half_quarters(low, high, scale, d, 1))
+    value = tl.permute(value, (0, 5, 4, 6, 1, 2, 3))  # [R, quarter // 2, quarter % 2, part, word, b % 2, b // 2]
     return ordered(value, R, 128, ORDER)
 
 

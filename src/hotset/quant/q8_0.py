@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hotset.quant.bits import bytes_of, scaled
 from hotset.quant.layout import Fields, Plane, QuantFormat
-from hotset.quant.tiles import GAIN, bytes_of_words, ordered, plane_rows, scaled_tile
+from hotset.quant.tiles import bytes_of_words, ordered, plane_rows, scale_of, scaled_tile
 from hotset.quant.triton import dot4, jit, plane, tl, word_of
 
 
@@ -73,7 +73,7 @@ def _tile(
     d = plane_rows(base, first, padded_rows, COLS // 32, 32, 1, tl.float16, R)
     word = tl.load(low + (step * 8 + tl.arange(0, 8)[None, :]) * 16)
     value = bytes_of_words(word ^ -0x7F7F7F80, 0x00FF00FF)  # q + 128
-    return ordered(scaled_tile(value, tl.load(d + step * 16).to(tl.float32) * GAIN, 1152), R, 32, ORDER)
+    return ordered(scaled_tile(value, scale_of(d + step * 16), 1152), R, 32, ORDER)
 
 
 Q8_0 = QuantFormat(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from hotset.quant.triton import jit, tl
 
-GAIN = 16
+GAIN = 16  # also in `scale_of`
 ORDER_WARPGROUP = 0  # wgmma (Hopper): a thread holds two neighbours
 ORDER_WARP = 1  # mma (all others): Triton gives a thread eight neighbours where bytes are unpacked
 
@@ -34,6 +34,12 @@ def plane_rows(
     row = tl.arange(0, R)
     own = start.to(tl.pointer_type(UNIT)) + first.to(tl.int64) * (N_BLOCKS * COUNT)
     return own + (row // 16 * (16 * N_BLOCKS * COUNT) + row % 16)
+
+
+@jit
+def scale_of(scale: tl.tensor) -> tl.tensor:
+    """Load a plane's float16 scales as float32, times GAIN."""
+    return tl.load(scale).to(tl.float32) * 16
 
 
 @jit

@@ -70,6 +70,11 @@ def test_the_report_has_speed_hit_rate_and_bytes(call, loaded):
     assert "decode, per layer" not in text
 
 
+def test_steps_that_ran_ahead_are_owned_up_to(call, loaded):
+    loaded().runner.unused_steps = 2
+    assert "2 more steps had begun" in call("run", "demo", "-p", "x", "-n", "3").err
+
+
 def test_the_report_goes_layer_by_layer_on_demand(call, loaded):
     loaded()
     text = call("run", "demo", "-p", "x", "-n", "5", "--layers").err
