@@ -11,7 +11,14 @@ PACKAGE = Path(hotset.__file__).parent
 # Each may import itself, what stands before it, and the plain modules at the top.
 LAYERS = ("gguf", "quant", "host", "kernels", "text", "experts", "model", "engine", "bench", "cli")
 ANYWHERE = {"errors", "config", "version"}
-LIGHT = ("hotset", "hotset.gguf", "hotset.experts.policy", "hotset.experts.trace", "hotset.experts.simulate", "hotset.cli")
+LIGHT = (
+    "hotset",
+    "hotset.gguf",
+    "hotset.experts.policy",
+    "hotset.experts.trace",
+    "hotset.experts.simulate",
+    "hotset.cli",
+)
 
 
 def imports_of(path: Path) -> set[str]:

@@ -81,9 +81,7 @@ def test_placement_policy_and_chunks_change_no_bit(load, shared, name, mode):
     k, e = engine.config.n_picks, engine.config.n_experts
     for n_slots in (0, 1, k, k + 1, e // 2, e):
         for policy in ("lru", "lfu", "lrfu:16"):
-            other = hotset.load(
-                engine_path(shared, name), device="cuda", expert_cache=f"{n_slots}slots", policy=policy
-            )
+            other = hotset.load(engine_path(shared, name), device="cuda", expert_cache=f"{n_slots}slots", policy=policy)
             assert np.array_equal(other.logits(tokens, mode=mode), expected), (n_slots, policy)
 
 
@@ -115,9 +113,7 @@ def test_rows_of_a_batch_are_as_if_alone(load, mode, m):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("n_slots", [0, 3, 8, 20])
 def test_counts_are_those_of_the_reference_policy_on_the_recorded_picks(shared, name, n_slots):
-    engine = hotset.load(
-        engine_path(shared, name), device="cuda", expert_cache=f"{n_slots}slots", record_steps=400
-    )
+    engine = hotset.load(engine_path(shared, name), device="cuda", expert_cache=f"{n_slots}slots", record_steps=400)
     engine.generate("The Debian installer is", max_tokens=100, temperature=0)
     cache = engine.runner.model.cache
     torch.cuda.synchronize()

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 Turns = list[tuple[str, "Generation"]]
 DEFAULTS = SamplingParams()
-INTERRUPTED = 130
 
 
 def run(
@@ -99,7 +98,7 @@ def run(
         )
         put_json({**engine_facts(engine, choices), **facts, "stats": stats.as_dict()})
     if interrupted:
-        raise typer.Exit(INTERRUPTED)
+        raise KeyboardInterrupt
 
 
 def converse(

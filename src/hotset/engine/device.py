@@ -14,8 +14,10 @@ from hotset.engine.runner import Drawn, Mode
 from hotset.engine.sampling import no_token
 from hotset.engine.seat import Seat
 from hotset.engine.stats import Meter, Stats
+from hotset.experts.waves import ExpertWaves, Staging, expects_all
 from hotset.kernels.rows import Rows
 from hotset.kernels.sampler import ENDED, NO_TOKEN
+from hotset.model.chunk_ops import ChunkBatch, ChunkOps, ChunkScratch
 from hotset.model.device_ops import MAX_ROWS, DeviceBatch, DeviceKV, DeviceOps, Scratch
 from hotset.model.transformer import forward
 
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from hotset.experts.cache import ExpertCache
     from hotset.model.config import ModelConfig
     from hotset.model.weights import Weights
+
+# Rows of a chunk where the logits of many rows are wanted at once.
+MANY_LOGITS = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,12 +43,32 @@ class DeviceModel:
     device: torch.device
 
 
+@dataclass(frozen=True, eq=False)
+class ChunkBuffers:
+    """What chunks of long prompts need beside the weights."""
+
+    scratch: ChunkScratch
+    staging: Staging
+
+    @classmethod
+    def empty(cls, model: DeviceModel, max_rows: int) -> ChunkBuffers:
+        """Buffers for chunks of up to `max_rows` rows."""
+        config, device = model.config, model.device
+        staging = Staging(model.bank.span_bytes, config.n_experts, device)
+        return cls(ChunkScratch(config, model.bank.spans, max_rows, staging.max_waves, device), staging)
+
+
+def inside(wanted: Sequence[int], start: int, n: int) -> tuple[int, ...]:
+    """Those of `wanted` that lie in start .. start + n, counted from `start`."""
+    return tuple(w - start for w in wanted if start <= w < start + n)
+
+
 class DeviceRunner:
     """See runner.Runner."""
 
     device = "cuda"
 
-    def __init__(self, model: DeviceModel, n_ctx: int, *, use_graphs: bool = True) -> None:
+    def __init__(self, model: DeviceModel, n_ctx: int, *, use_graphs: bool = True, chunk_rows: int = 0) -> None:
         self.model = model
         self.n_ctx = n_ctx
         self._scratch = {mode: Scratch(model.device, fast=mode == "fast") for mode in ("fast", "reference")}
@@ -52,6 +77,7 @@ class DeviceRunner:
         self._meter = Meter(model.cache)
         self._unused_steps = 0
         self.chunk = MAX_ROWS
+        self.chunks = ChunkBuffers.empty(model, chunk_rows) if chunk_rows else None
 
     def kv(self, n_ctx: int, mode: Mode, n_seqs: int = 1) -> DeviceKV:
         """Empty keys and values for `n_seqs` sequences."""
@@ -79,19 +105,46 @@ class DeviceRunner:
         return Rows(*torch.tensor(table, dtype=torch.int32, device=self.model.device))
 
     def prompt(
-        self, ops: DeviceOps, tokens: Sequence[int], start: int, wanted: Sequence[int], chunk: int
+        self, ops: DeviceOps, tokens: Sequence[int], start: int, wanted: Sequence[int], *, stepwise: bool = False
     ) -> Iterator[torch.Tensor]:
-        """Store tokens from position `start` on; yields the logits of the wanted positions, chunk by chunk."""
-        for at in range(0, len(tokens), chunk):
-            part = tokens[at : at + chunk]
-            asked = tuple(w - start - at for w in wanted if start + at <= w < start + at + len(part))
-            yield self.forward(ops, DeviceBatch(self.prompt_rows(part, start + at, chunk), asked))
+        """Store tokens from position `start` on; yields the logits of the wanted positions (ascending), chunk by chunk.
+
+        More than a few rows in fast mode take tensor cores and stream experts: 9 rows already touch half of 128 experts, and reading
+        each once for all rows beats reading them anew for every eight. The path is chosen by the prompt's length, never by what is left.
+        """
+        if self.chunks and ops.scratch.fast and not stepwise and len(tokens) > MAX_ROWS:
+            yield from self._chunks_of(ops.kv, tokens, start, wanted)
+            return
+        size = 1 if stepwise else self.chunk
+        for at in range(0, len(tokens), size):
+            part = tokens[at : at + size]
+            yield self.forward(
+                ops, DeviceBatch(self.prompt_rows(part, start + at, size), inside(wanted, start + at, len(part)))
+            )
+
+    def _chunks_of(
+        self, kv: DeviceKV, tokens: Sequence[int], start: int, wanted: Sequence[int]
+    ) -> Iterator[torch.Tensor]:
+        config, model = self.model.config, self.model
+        assert self.chunks is not None
+        # Many rows of logits at once would take more memory than the chunk itself.
+        size = min(self.chunks.scratch.max_rows, MANY_LOGITS if len(wanted) > MANY_LOGITS else len(tokens))
+        for at in range(0, len(tokens), size):
+            part = tokens[at : at + size]
+            take_all = expects_all(len(part), config.n_experts, config.n_picks)
+            waves = ExpertWaves(model.bank, model.cache, self.chunks.staging, take_all=take_all)
+            ops = ChunkOps(config, kv, self.chunks.scratch, waves)
+            batch = ChunkBatch(self.prompt_rows(part, start + at, len(part)), inside(wanted, start + at, len(part)))
+            logits: torch.Tensor = forward(ops, model.weights, batch)
+            self._meter.add_prompt(waves.in_place, waves.streamed)
+            yield logits[:, : config.n_vocab]
 
     def warm_up(self) -> None:
         """Compile and capture what generating runs; nothing of it is counted, and the cache is as new after it."""
         for seat in self._free_seats:
             seat.warm_up()
-        self.logits([0] * (MAX_ROWS + 1), [MAX_ROWS], "fast", stepwise=False)
+        for n in (MAX_ROWS, MAX_ROWS + 1):
+            self.logits([0] * n, [n - 1], "fast", stepwise=False)
         self.reset_cache()
 
     def logits(
@@ -103,7 +156,7 @@ class DeviceRunner:
         ops = self.ops(self.kv(len(tokens), mode), mode)
         done = 0
         with self._meter.phase("prompt", len(tokens)):
-            for logits in self.prompt(ops, tokens, 0, sorted(asked.tolist()), 1 if stepwise else self.chunk):
+            for logits in self.prompt(ops, tokens, 0, sorted(asked.tolist()), stepwise=stepwise):
                 out[order[done : done + len(logits)]] = logits.cpu().numpy()
                 done += len(logits)
         return out
@@ -129,7 +182,7 @@ class DeviceRunner:
     def feed(self, ops: DeviceOps, tokens: Sequence[int], start: int) -> torch.Tensor:
         """Store a prompt's tokens from position `start` on -> logits [1, n_vocab] of the last."""
         with self._meter.phase("prompt", len(tokens)):
-            for logits in self.prompt(ops, tokens, start, [start + len(tokens) - 1], self.chunk):
+            for logits in self.prompt(ops, tokens, start, [start + len(tokens) - 1]):
                 last = logits
         return last
 

@@ -20,10 +20,15 @@ from hotset.model.weights import load_weights
 
 if TYPE_CHECKING:
     from hotset.engine.loading import Source
+    from hotset.model.config import ModelConfig
 
 # Left free for what no dry run shows: other programs' windows, the allocator's rounding. Filling VRAM to the last megabyte is slow.
 RESERVE = 256 * MIB
 RESERVE_SHARE = 0.02
+# What a prompt's chunk may take of the budget: its buffers are idle while decoding.
+CHUNK_SHARE = 0.05
+MAX_CHUNK_ROWS = 4096
+MIN_CHUNK_ROWS = 256
 
 T = TypeVar("T")
 
@@ -92,7 +97,8 @@ def _place(source: Source, bank: ExpertBank, budget: Budget, context: int) -> tu
         ring_steps=source.options.record_steps,
     )
     model = DeviceModel(config, weights, bank, cache, device)
-    runner = DeviceRunner(model, source.n_ctx, use_graphs=source.options.graph)
+    rows = source.options.n_ubatch or chunk_rows(config, budget.n_bytes)
+    runner = DeviceRunner(model, source.n_ctx, use_graphs=source.options.graph, chunk_rows=min(rows, source.n_ctx))
     source.progress("kernels", 0, 1)
     runner.warm_up()
     source.progress("kernels", 1, 1)
@@ -110,6 +116,17 @@ def _place(source: Source, bank: ExpertBank, budget: Budget, context: int) -> tu
     cache.resize(plan.n_slots)
     runner.reset_stats()
     return runner, plan
+
+
+def chunk_rows(config: ModelConfig, budget: int) -> int:
+    """Rows of a prompt's chunk: as many as a small part of the VRAM has room for; more rows read the experts fewer times."""
+    attention = 2 * (config.n_heads + config.n_kv_heads) * config.d_head
+    per_pair = config.d_expert + config.d_model
+    per_row = 4 * (3 * config.d_model + 2 * attention) + 2 * config.n_picks * per_pair
+    rows = MAX_CHUNK_ROWS
+    while rows > MIN_CHUNK_ROWS and rows * per_row > budget * CHUNK_SHARE:
+        rows //= 2
+    return rows
 
 
 def _out_of_memory_is_named(work: Callable[[], T]) -> T:

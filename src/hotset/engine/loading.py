@@ -52,12 +52,15 @@ class LoadOptions:
     pre: str | None = None
     record_steps: int = 0
     graph: bool = True
+    n_ubatch: int | None = None
 
     def __post_init__(self) -> None:
         if self.device not in ("auto", "cuda", "cpu"):
             raise InputError(f"device {self.device!r} is not one of auto, cuda, cpu")
         if self.n_ctx is not None:
             checked_ctx(self.n_ctx)
+        if self.n_ubatch is not None and not 16 <= self.n_ubatch <= 4096:
+            raise InputError(f"n_ubatch (-ub) must be 16 to 4096 tokens, not {self.n_ubatch!r}")
         if self.record_steps < 0:
             raise InputError(f"record_steps must be 0 or more, not {self.record_steps}")
 
@@ -138,6 +141,7 @@ def load(
     pre: str | None = None,
     record_steps: int = 0,
     graph: bool = True,
+    n_ubatch: int | None = None,
     progress: Progress = lambda _stage, _done, _total: None,
 ) -> Engine:
     """Load a model and make it ready.
@@ -146,13 +150,15 @@ def load(
     `expert_cache` is its size: "6GiB", "25%" of each layer's experts, "16slots" per layer, "auto" or "off"; `policy` is lrfu:HALF_LIFE,
     lru, lfu or static. `vram` bounds all that is put on the GPU ("8GiB" or bytes). `n_ctx` is the context in tokens, `threads` the CPU
     threads (default: physical cores). `pre` overrides the tokenizer's name for splitting text. `record_steps` keeps the picks of so many
-    last steps. `graph` False launches a GPU step's kernels one by one instead of as one captured graph. `progress` is called with a stage, what is done and the whole.
+    last steps. `graph` False launches a GPU step's kernels one by one instead of as one captured graph. `n_ubatch` is how many tokens of a prompt
+    the GPU computes at once (default: by VRAM, at most 4,096). `progress` is called with a stage, what is done and the whole.
 
     Raises HotsetError: FileError (the file), PlacementError (memory), DeviceError (the GPU), InputError (an argument).
     """
     options = LoadOptions(
         device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=n_ctx, threads=threads, pre=pre, record_steps=record_steps,
         graph=graph,
+        n_ubatch=n_ubatch,
     )  # fmt: skip
     (
         Policy.parse(options.policy),

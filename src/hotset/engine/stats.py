@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from hotset.experts.stats import CacheStats
@@ -102,6 +103,11 @@ class Meter:
         self._counts[phase] += now - self._seen
         self._tokens[phase] += tokens
         self._seen = now
+
+    def add_prompt(self, in_place: NDArray[np.int64], streamed: NDArray[np.int64]) -> None:
+        """Book a chunk of a prompt that went past the cache: per layer, resident experts used and experts streamed in."""
+        self._counts["prompt"][0] += in_place
+        self._counts["prompt"][1] += streamed
 
     @contextmanager
     def phase(self, phase: Phase, tokens: int) -> Iterator[None]:

@@ -178,6 +178,13 @@ class ExpertCache:
             span_bytes=shape.span_bytes,
         )
 
+    def slot_addresses(self) -> NDArray[np.int64]:
+        """Copy where each resident expert lies to the host: int64 [layers, experts], 0 where one is not resident; waits for the device."""
+        slots = self._buffers.slot_of.cpu().numpy()[:, : max(self.shape.n_experts)]
+        span = np.array(self.shape.span_bytes, np.int64)[:, None]
+        base = np.array(self._pool_base(), np.int64)[:, None]
+        return np.where(slots >= 0, base + slots * span, 0)
+
     def state(self, layer: int) -> LayerState:
         """Copy a layer's scores and residency into the reference's form."""
         n_experts = self.shape.n_experts[layer]

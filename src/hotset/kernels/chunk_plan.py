@@ -112,7 +112,9 @@ def place_kernel(
     pick = tl.load(picks + at, mask=at < n_pairs, other=-1)
     i = tl.arange(0, BLOCK)
     earlier = tl.sum(((pick[:, None] == pick[None, :]) & (i[None, :] < i[:, None])).to(tl.int32), 1)
-    begin = starts + tl.load(block_starts + tl.program_id(0) * E + rank, mask=tl.program_id(0) * BLOCK < n_pairs, other=0)
+    begin = starts + tl.load(
+        block_starts + tl.program_id(0) * E + rank, mask=tl.program_id(0) * BLOCK < n_pairs, other=0
+    )
     own = tl.sum(tl.where(pick[:, None] == expert[None, :], begin[None, :], 0), 1)
     tl.store(pairs + own + earlier, at, mask=at < n_pairs)
 
@@ -219,7 +221,9 @@ class ChunkPlan:
 def compile_cases() -> list[CompileCase]:
     """List what tests compile ahead of time."""
     shape = {"N_EXPERTS": 160, "E": 256, "BLOCK": BLOCK}
-    ints = dict.fromkeys(("picks", "order", "block_counts", "block_starts", "counts", "rank_tiles", "pairs", "tiles"), "*i32")
+    ints = dict.fromkeys(
+        ("picks", "order", "block_counts", "block_starts", "counts", "rank_tiles", "pairs", "tiles"), "*i32"
+    )
     ints |= dict.fromkeys(("wave_ranks", "wave_pairs", "wave_tiles"), "*i32")
     ints |= dict.fromkeys(("n_pairs", "n_blocks", "n_waves"), "i32")
 

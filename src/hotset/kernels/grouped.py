@@ -7,8 +7,10 @@ Weights are unpacked to float16 in registers and multiplied, as the left operand
 products of an element are added in the order of k by steps of one size, so that its bits depend on its row and its matrix alone: not
 on the other rows of a tile, the chunk or the wave. F32 matrices, and those off the block of 32 columns, are multiplied in float32.
 
-`hidden` and `z` are float16 with a power of two per row and tile of columns: as float32 they would take 370 MB for 4,096 rows of
-Qwen3-30B-A3B. bfloat16 would hold the range but lose 1e-3, float16 alone would lose the range.
+`hidden` and `z` are float16 with a power of two per row: as float32 they would take 370 MB for 4,096 rows of Qwen3-30B-A3B. bfloat16
+would hold the range but lose 1e-3, float16 alone would lose the range. A row of `hidden` is computed in tiles of columns, each with a
+scale of its own until `level` makes them one. A row of `z` takes 2^12 times the scale of its `hidden`, whose halves are below 2^15: a
+row of weights may add up to 8,192.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from hotset.quant.layout import QuantFormat
 
 COMBINE_BLOCK = 512
+Z_SCALE = tl.constexpr(4096.0)
 COARSE_BITS = tl.constexpr(COARSE)
 
 
@@ -50,19 +53,17 @@ def chunk_product(
     MULTIPLY: tl.constexpr,
     UNIT: tl.constexpr,
     UNROLL: tl.constexpr,
-    GAIN: tl.constexpr,
     ORDER: tl.constexpr,
     R: tl.constexpr,
 ) -> tl.tensor:
-    """Multiply R rows of a matrix by M rows of x: float32 [R, M]."""
-    half, scale, f32 = x
+    """Multiply R rows of a matrix by M rows of x: float32 [R, M], GAIN / scale times too large."""
+    half, _, f32 = x
     acc = tl.zeros([R, row.shape[0]], tl.float32)
     if UNIT > 0:
         at = half + row.to(tl.int64)[:, None] * COLS + tl.arange(0, UNIT)[None, :]
         for step in tl.range(0, COLS // UNIT, loop_unroll_factor=UNROLL):
             w = MULTIPLY(base, first, step, ROWS, COLS, R, ORDER)
             acc = tl.dot(w, tl.trans(tl.load(at + step * UNIT)), acc)
-        acc *= (tl.load(scale + row) * (1.0 / GAIN))[None, :]
     else:
         r = first + tl.arange(0, R)[:, None]
         at = f32 + row.to(tl.int64)[:, None] * COLS
@@ -86,11 +87,10 @@ def two_products(
     MULTIPLY: tl.constexpr,
     UNIT: tl.constexpr,
     UNROLL: tl.constexpr,
-    GAIN: tl.constexpr,
     ORDER: tl.constexpr,
     R: tl.constexpr,
 ) -> tl.tensor:
-    half, scale, _ = x
+    half, _, _ = x
     at = half + row.to(tl.int64)[:, None] * COLS + tl.arange(0, UNIT)[None, :]
     a = tl.zeros([R, row.shape[0]], tl.float32)
     b = tl.zeros([R, row.shape[0]], tl.float32)
@@ -98,8 +98,16 @@ def two_products(
         right = tl.trans(tl.load(at + step * UNIT))
         a = tl.dot(MULTIPLY(base, first, step, ROWS, COLS, R, ORDER), right, a)
         b = tl.dot(MULTIPLY(other, first, step, ROWS, COLS, R, ORDER), right, b)
-    factor = (tl.load(scale + row) * (1.0 / GAIN))[None, :]
-    return a * factor, b * factor
+    return a, b
+
+
+@jit
+def true_size(acc: tl.tensor, x: tl.tensor, row: tl.tensor, GAIN: tl.constexpr) -> tl.tensor:
+    """Give products their size; GAIN is 0 where they were taken in float32."""
+    if GAIN > 0:
+        _, scale, _ = x
+        acc *= (tl.load(scale + row) * (1.0 / GAIN))[None, :]
+    return acc
 
 
 @jit
@@ -114,27 +122,25 @@ def in_order(value: tl.tensor, M: tl.constexpr, R: tl.constexpr, ORDER: tl.const
 
 
 @jit
-def store_part(
+def store_hidden(
     value: tl.tensor,  # float32 [R, M]
     valid: tl.tensor,  # [M]
-    at: tl.tensor,  # int64 [M], the rows of `out`
+    place: tl.tensor,  # int64 [M]
     first: tl.tensor,  # the first of R columns
-    out: tl.tensor,  # (half, part scale, f32): float16 [rows, WIDTH], float32 [rows, WIDTH / R]; or None and float32 [rows, WIDTH]
-    WIDTH: tl.constexpr,
+    hidden: tl.tensor,  # (half, part scale, f32): float16 [pairs, F], float32 [pairs, F / R], None; or None, None, float32 [pairs, F]
+    F: tl.constexpr,
     R: tl.constexpr,
-    ORDER: tl.constexpr,  # -1: columns as they are
+    ORDER: tl.constexpr,
 ) -> None:
-    half, part_scale, f32 = out
+    half, part_scale, f32 = hidden
     column = first + tl.arange(0, R)
     if half is None:
-        tl.store(f32 + at[None, :] * WIDTH + column[:, None], value, mask=valid[None, :] & (column < WIDTH)[:, None])
+        tl.store(f32 + place[None, :] * F + column[:, None], value, mask=valid[None, :] & (column < F)[:, None])
     else:
         scale, inverse = power_of_two(tl.max(tl.abs(value), 0), COARSE_BITS)
-        small = tl.trans((value * inverse[None, :]).to(tl.float16))
-        if ORDER >= 0:
-            small = in_order(small, valid.shape[0], R, ORDER)
-        tl.store(half + at[:, None] * WIDTH + column[None, :], small, mask=valid[:, None])
-        tl.store(part_scale + at * (WIDTH // R) + first // R, scale, mask=valid)
+        small = in_order(tl.trans((value * inverse[None, :]).to(tl.float16)), valid.shape[0], R, ORDER)
+        tl.store(half + place[:, None] * F + column[None, :], small, mask=valid[:, None])
+        tl.store(part_scale + place * (F // R) + first // R, scale, mask=valid)
 
 
 @jit
@@ -171,15 +177,15 @@ def gate_up_tile(
     if ALIKE:
         gate, up = two_products(
             base + GATE, base + UP, first, x, row,
-            ROWS, COLS, GATE_MULTIPLY, GATE_UNIT, GATE_UNROLL, GATE_GAIN, ORDER, R,
+            ROWS, COLS, GATE_MULTIPLY, GATE_UNIT, GATE_UNROLL, ORDER, R,
         )  # fmt: skip
     else:
-        gate = chunk_product(
-            base + GATE, first, x, row, ROWS, COLS, GATE_MULTIPLY, GATE_UNIT, GATE_UNROLL, GATE_GAIN, ORDER, R
-        )
-        up = chunk_product(base + UP, first, x, row, ROWS, COLS, UP_MULTIPLY, UP_UNIT, UP_UNROLL, UP_GAIN, ORDER, R)
-    y = tl.div_rn(gate, 1.0 + tl.exp(-gate)) * up
-    store_part(y, valid, (start + i).to(tl.int64), first, hidden, F, R, ORDER)
+        gate = chunk_product(base + GATE, first, x, row, ROWS, COLS, GATE_MULTIPLY, GATE_UNIT, GATE_UNROLL, ORDER, R)
+        up = chunk_product(base + UP, first, x, row, ROWS, COLS, UP_MULTIPLY, UP_UNIT, UP_UNROLL, ORDER, R)
+    gate = true_size(gate, x, row, GATE_GAIN)
+    up = true_size(up, x, row, UP_GAIN)
+    y = gate / (1.0 + tl.exp(-gate)) * up
+    store_hidden(y, valid, (start + i).to(tl.int64), first, hidden, F, R, ORDER)
 
 
 @jit
@@ -204,9 +210,16 @@ def down_tile(
     i = tl.arange(0, M)
     valid = i < count
     place = start + tl.minimum(i, count - 1)
-    y = chunk_product(base, first, hidden, place, ROWS, COLS, MULTIPLY, UNIT, UNROLL, GAIN, ORDER, R)
+    y = chunk_product(base, first, hidden, place, ROWS, COLS, MULTIPLY, UNIT, UNROLL, ORDER, R)
     pair = tl.load(pairs + place).to(tl.int64)
-    store_part(y, valid, pair, first, z, ROWS, R, -1)
+    values, z_scale = z
+    if GAIN > 0:
+        y *= 1.0 / (GAIN * Z_SCALE)
+        if first == 0:
+            _, scale, _ = hidden
+            tl.store(z_scale + pair, tl.load(scale + place) * Z_SCALE, mask=valid)
+    at = values + pair[None, :] * ROWS + (first + tl.arange(0, R))[:, None]
+    tl.store(at, y.to(values.dtype.element_ty), mask=valid[None, :])
 
 
 # Programs take the items of a wave, tile by tile and cut by cut, in turn: neighbours share an expert's matrices or a tile's rows.
@@ -278,9 +291,8 @@ def down_kernel(
     pairs: tl.tensor,  # int32 [pairs]
     tiles: tl.tensor,  # int32 [tiles, 3]
     wave_tiles: tl.tensor,  # int32 [waves + 1]
-    z_half: tl.tensor,  # float16 [pairs, ROWS] or None
-    z_part: tl.tensor,  # float32 [pairs, ROWS / R] or None
-    z_f32: tl.tensor,  # float32 [pairs, ROWS] or None
+    z: tl.tensor,  # float16 [pairs, ROWS], or float32
+    z_scale: tl.tensor,  # float32 [pairs], or None
     wave: tl.tensor,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
@@ -298,7 +310,7 @@ def down_kernel(
     begin = tl.load(wave_tiles + wave)
     n_items = (tl.load(wave_tiles + wave + 1) - begin) * N_CUTS
     hidden = (half, scale, f32)
-    z = (z_half, z_part, z_f32)
+    z_forms = (z, z_scale)
     item = tl.program_id(0)
     while item < n_items:
         tile = tiles + (begin + item // N_CUTS) * 3
@@ -308,11 +320,41 @@ def down_kernel(
         count = tl.load(tile + 2)
         if count <= FEW:
             down_tile(
-                base, first, hidden, pairs, start, count, z, FEW, ROWS, COLS, MULTIPLY, UNIT, UNROLL, GAIN, ORDER, R
+                base,
+                first,
+                hidden,
+                pairs,
+                start,
+                count,
+                z_forms,
+                FEW,
+                ROWS,
+                COLS,
+                MULTIPLY,
+                UNIT,
+                UNROLL,
+                GAIN,
+                ORDER,
+                R,
             )
         else:
             down_tile(
-                base, first, hidden, pairs, start, count, z, TOKENS, ROWS, COLS, MULTIPLY, UNIT, UNROLL, GAIN, ORDER, R
+                base,
+                first,
+                hidden,
+                pairs,
+                start,
+                count,
+                z_forms,
+                TOKENS,
+                ROWS,
+                COLS,
+                MULTIPLY,
+                UNIT,
+                UNROLL,
+                GAIN,
+                ORDER,
+                R,
             )
         item += tl.num_programs(0)
 
@@ -320,13 +362,12 @@ def down_kernel(
 @jit
 def combine_rows_kernel(
     z: tl.tensor,  # float16 or float32 [m * K, STRIDE]
-    z_part: tl.tensor,  # float32 [m * K, STRIDE / R] or None
+    z_scale: tl.tensor,  # float32 [m * K] or None
     weight: tl.tensor,  # float32 [m * K]
     out: tl.tensor,  # float32 [m, D]
     D: tl.constexpr,
     STRIDE: tl.constexpr,
     K: tl.constexpr,
-    R: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     m = tl.program_id(0).to(tl.int64)
@@ -335,8 +376,8 @@ def combine_rows_kernel(
     for j in tl.static_range(K):
         pair = m * K + j
         value = tl.load(z + pair * STRIDE + i, mask=i < D, other=0).to(tl.float32)
-        if z_part is not None:
-            value *= tl.load(z_part + pair * (STRIDE // R) + i // R, mask=i < D, other=0)
+        if z_scale is not None:
+            value *= tl.load(z_scale + pair)
         total += tl.load(weight + pair) * value
     tl.store(out + m * D + i, total, mask=i < D)
 
@@ -362,9 +403,9 @@ def dense_tile(
 ) -> None:
     row = start + tl.arange(0, M)
     valid = (row < m)[None, :]
-    y = chunk_product(
-        base, first, x, tl.minimum(row, m - 1), ROWS, COLS, MULTIPLY, UNIT, UNROLL, GAIN, ORDER, R
-    )
+    source = tl.minimum(row, m - 1)
+    y = chunk_product(base, first, x, source, ROWS, COLS, MULTIPLY, UNIT, UNROLL, ORDER, R)
+    y = true_size(y, x, source, GAIN)
     at = out + row.to(tl.int64)[None, :] * ROWS + (first + tl.arange(0, R))[:, None]
     if ADD:
         y += tl.load(at, mask=valid, other=0)
@@ -404,14 +445,14 @@ def dense_kernel(
 class GroupedBuffers:
     """Scratch of a chunk's expert step: rows of `hidden` in the plan's order, rows of `z` by pair.
 
-    Each is float16 with scales per part (and, of hidden, per row), or float32 where `down` is multiplied in float32.
+    Both are float16 with scales, or float32 where `down` is multiplied in float32.
     """
 
     hidden: torch.Tensor  # [pairs, F]
     hidden_part: torch.Tensor | None  # float32 [pairs, parts]
     hidden_scale: torch.Tensor | None  # float32 [pairs]
     z: torch.Tensor  # [pairs, padded D]
-    z_part: torch.Tensor | None  # float32 [pairs, parts]
+    z_scale: torch.Tensor | None  # float32 [pairs]
 
     @classmethod
     def empty(
@@ -426,26 +467,17 @@ class GroupedBuffers:
             floats = torch.empty(max_pairs, down.cols, device=device)
             return cls(floats, None, None, torch.empty(max_pairs, down.padded_rows, device=device), None)
         hidden_parts = gate.padded_rows // tuning.gate_up.fit(gate.padded_rows)
-        z_parts = down.padded_rows // tuning.down.fit(down.padded_rows)
         return cls(
             torch.empty(max_pairs, down.cols, dtype=torch.float16, device=device),
             torch.empty(max_pairs, hidden_parts, device=device),
             torch.empty(max_pairs, device=device),
             torch.empty(max_pairs, down.padded_rows, dtype=torch.float16, device=device),
-            torch.empty(max_pairs, z_parts, device=device),
+            torch.empty(max_pairs, device=device),
         )
 
     @property
     def is_half(self) -> bool:
         return self.hidden_part is not None
-
-    def hidden_forms(self) -> tuple[torch.Tensor | None, ...]:
-        """Return `hidden` as gate_up writes it: (half, part scale, f32)."""
-        return (self.hidden, self.hidden_part, None) if self.is_half else (None, None, self.hidden)
-
-    def z_forms(self) -> tuple[torch.Tensor | None, ...]:
-        """Return `z` as down writes it: (half, part scale, f32)."""
-        return (self.z, self.z_part, None) if self.is_half else (None, None, self.z)
 
 
 def gate_up_wave(
@@ -473,7 +505,7 @@ def gate_up_wave(
         plan.pairs,
         plan.tiles,
         plan.wave_tiles,
-        *buffers.hidden_forms(),
+        *((buffers.hidden, buffers.hidden_part, None) if buffers.is_half else (None, None, buffers.hidden)),
         wave,
         K=plan.n_picks,
         **constants,
@@ -503,7 +535,8 @@ def down_wave(
         plan.pairs,
         plan.tiles,
         plan.wave_tiles,
-        *buffers.z_forms(),
+        buffers.z,
+        buffers.z_scale,
         wave,
         **constants,
         **_launch(tuning.down),
@@ -517,16 +550,14 @@ def combine_rows(buffers: GroupedBuffers, weights: torch.Tensor, out: torch.Tens
     assert weights.shape[0] == m
     assert weights.is_contiguous()
     assert out.is_contiguous()
-    parts = 1 if buffers.z_part is None else buffers.z_part.shape[1]
     combine_rows_kernel[(m, cdiv(width, COMBINE_BLOCK))](
         buffers.z,
-        buffers.z_part,
+        buffers.z_scale,
         weights,
         out,
         D=width,
         STRIDE=stride,
         K=weights.shape[1],
-        R=stride // parts,
         BLOCK=COMBINE_BLOCK,
         num_warps=4,
         enable_fp_fusion=False,
@@ -568,7 +599,7 @@ def dense(
 def _matrix_constants(matrix: MatrixLayout, tile: ChunkTile) -> dict[str, Any]:
     fmt = matrix.fmt
     if not in_halves(fmt, matrix.cols):
-        return {"MULTIPLY": fmt.load, "UNIT": 0, "UNROLL": 1, "GAIN": 1}
+        return {"MULTIPLY": fmt.load, "UNIT": 0, "UNROLL": 1, "GAIN": 0}
     unroll = max(1, tile.depth // fmt.tile_unit)
     return {"MULTIPLY": fmt.tile, "UNIT": fmt.tile_unit, "UNROLL": unroll, "GAIN": GAIN if fmt.integer else 1}
 
@@ -618,8 +649,8 @@ def compile_cases() -> list[CompileCase]:
     """List what tests compile ahead of time: every format, formats alike and not, float32."""
     tiles: dict[str, Any] = CHUNK_TILES["hopper"]
     tuning = ChunkTuning(order=ORDER_WARPGROUP, n_programs=132, **tiles)
-    combined = {"D": 2880, "STRIDE": 2880, "K": 4, "R": 64, "BLOCK": COMBINE_BLOCK}
-    types = {"z": "*fp16", "z_part": "*fp32", "weight": "*fp32", "out": "*fp32"}
+    combined = {"D": 2880, "STRIDE": 2880, "K": 4, "BLOCK": COMBINE_BLOCK}
+    types = {"z": "*fp16", "z_scale": "*fp32", "weight": "*fp32", "out": "*fp32"}
     cases = [CompileCase("combine_rows", combine_rows_kernel, types, combined)]
     for roles in (("Q4_K", "Q4_K", "Q6_K"), ("Q5_K", "Q4_K", "Q5_0"), ("F16", "F16", "F32")):
         cases += _expert_cases(roles, tuning)
@@ -642,7 +673,7 @@ def _expert_cases(roles: tuple[str, ...], tuning: ChunkTuning) -> list[CompileCa
         return {f"{prefix}{f}": forms[f] for f in kept}, {f"{prefix}{f}": None for f in forms if f not in kept}
 
     hidden, no_hidden = one_of("hidden_", {"half": "*fp16", "part": "*fp32", "f32": "*fp32"})
-    z, no_z = one_of("z_", {"half": "*fp16", "part": "*fp32", "f32": "*fp32"})
+    z, no_z = ({"z": "*fp16", "z_scale": "*fp32"}, {}) if half else ({"z": "*fp32"}, {"z_scale": None})
     x, no_x = one_of("", INPUT_TYPES)
     name = " ".join(roles)
     gate_up = {**_gate_up_constants(layout, tuning), **no_hidden, "K": 8}

@@ -123,9 +123,7 @@ def _sub_block(
 
 
 @jit
-def _half_quarters(
-    low: tl.tensor, high: tl.tensor, scale: tl.tensor, d: tl.tensor, PART: tl.constexpr
-) -> tl.tensor:
+def _half_quarters(low: tl.tensor, high: tl.tensor, scale: tl.tensor, d: tl.tensor, PART: tl.constexpr) -> tl.tensor:
     """Part 0 or 1 of the four quarters of 128 elements, [R, 4, 2, 2, 2, 2]: the last two are quarter % 2, quarter // 2."""
     w = (4 * PART + tl.arange(0, 4)[None, :]) * 16
     a = tl.load(low + w)

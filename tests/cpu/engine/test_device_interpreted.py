@@ -36,7 +36,7 @@ def source(shared) -> Source:
     return make_source(shared / "golden/tiny/qwen3moe-q4_k_m.gguf")
 
 
-def device_runner(source: Source, n_slots: int, policy: str = "lrfu:16") -> DeviceRunner:
+def device_runner(source: Source, n_slots: int, policy: str = "lrfu:16", chunk_rows: int = 0) -> DeviceRunner:
     config = source.config
     source = make_source(source.file.path)
     bank = ExpertBank(source.spans, config.n_experts)
@@ -44,7 +44,8 @@ def device_runner(source: Source, n_slots: int, policy: str = "lrfu:16") -> Devi
     weights = load_weights(source.tensors, config, source.spans, DevicePlace("cpu"))
     shape = source.shape((n_slots,) * config.n_layers)
     cache = ExpertCache(shape, Policy.parse(policy), bank.base, "cpu", ring_steps=64, poison=True)
-    runner = DeviceRunner(DeviceModel(config, weights, bank, cache, torch.device("cpu")), source.n_ctx)
+    model = DeviceModel(config, weights, bank, cache, torch.device("cpu"))
+    runner = DeviceRunner(model, source.n_ctx, chunk_rows=chunk_rows)
     runner.chunk = 2  # the interpreter takes seconds for a chunk of eight
     return runner
 
@@ -96,3 +97,19 @@ def test_a_session_draws_what_the_reference_sampler_draws_from_its_logits(source
     logits = runner.logits(session.tokens[:-1], range(2), "fast", stepwise=False)
     assert session.tokens == TOKENS[:1] + drawn
     assert drawn == [sample(logits[n - 1], params, session.tokens[:n], 7, n) for n in (1, 2)]
+
+
+@pytest.mark.parametrize("n_slots", [0, 2])
+def test_long_prompts_stream_their_experts_and_come_near_the_cpu_runner(source, n_slots):
+    # Nine tokens take the chunk path; two chunks give the bits of one.
+    tokens = [*TOKENS, 120, 9, 9, 64, 1, 0]
+    runner = device_runner(source, n_slots, chunk_rows=16)
+    for token in TOKENS[:n_slots]:
+        runner.logits([token], [0], "fast", stepwise=True)
+    before = runner.model.cache.stats()
+    got = runner.logits(tokens, [4, 8], "fast", stepwise=False)
+    expected = host_runner(source, 3).logits(tokens, [4, 8], "reference", stepwise=False)
+    assert np.linalg.norm(got - expected) <= 3e-3 * np.linalg.norm(expected)
+    assert runner.model.cache.stats() == before
+    prompt = runner.stats().prompt
+    assert prompt.hits + prompt.misses > sum(before.hits) + sum(before.misses)
