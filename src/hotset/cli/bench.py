@@ -63,9 +63,12 @@ def bench(
     path = options.chosen_model(model, model_option)
     text = options.read_text(file, "-f") if file else None
     settings = [
-        Choices(path, device, size, policy, vram, plan.n_ctx, n, pre, "what the longest test takes")
+        Choices(
+            path, device=device, expert_cache=size, policy=policy, vram=vram, n_ctx=plan.n_ctx, threads=n, pre=pre,
+            why_n_ctx="what the longest test takes",
+        )
         for size, n in product(sizes, counts)
-    ]
+    ]  # fmt: skip
     with open_gguf(resolve(path)) as opened:
         inspection = inspect_file(opened)
     swept = [name for name, values in (("threads", counts), ("cache", sizes)) if len(values) > 1]

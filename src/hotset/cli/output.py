@@ -88,13 +88,14 @@ def held_warnings() -> Iterator[None]:
 def loading_bar() -> Iterator[Callable[[str, int, int], None]]:
     """A progress bar for `load(progress=...)`, only on a terminal that can take it away again."""
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     console = Console(file=sys.stderr)
     if not console.is_terminal or console.is_dumb_terminal:
         yield lambda _stage, _done, _total: None
         return
-    columns = (TextColumn("loading {task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    text = TextColumn("loading {task.description}")
+    columns = (SpinnerColumn("line"), text, BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         tasks: dict[str, Any] = {}
 

@@ -41,16 +41,9 @@ def perplexity(
         raise InputError("no text was given; name a file with -f")
     scoring = Scoring(ctx_size, None if chunks == -1 else chunks, mode)
     choices = Choices(
-        options.chosen_model(model, model_option),
-        device,
-        expert_cache,
-        policy,
-        vram,
-        ctx_size,
-        threads,
-        pre,
-        "one window",
-    )
+        options.chosen_model(model, model_option), device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=ctx_size,
+        threads=threads, pre=pre, why_n_ctx="one window",
+    )  # fmt: skip
     text = options.read_text(file, "-f")
     engine = open_engine(choices)
     result = None

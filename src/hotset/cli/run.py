@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 Turns = list[tuple[str, "Generation"]]
 DEFAULTS = SamplingParams()
+DEMO_NOTE = (
+    "note: demo is a small base model: it continues text in the style of documentation and code, and knows nothing"
+)
 
 
 def run(
@@ -67,8 +70,9 @@ def run(
     the JSON value.
     """
     choices = Choices(
-        options.chosen_model(model, model_option), device, expert_cache, policy, vram, ctx_size, threads, pre
-    )
+        options.chosen_model(model, model_option), device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=ctx_size,
+        threads=threads, pre=pre,
+    )  # fmt: skip
     text = given_text(prompt, file)
     sampling = SamplingParams(
         temperature=temp, top_k=top_k, top_p=top_p, min_p=min_p, repeat_penalty=repeat_penalty, repeat_last_n=repeat_last_n,
@@ -77,28 +81,25 @@ def run(
     engine = open_engine(choices)
     say(sampling_line(sampling))
     if choices.model == "demo":
-        say(
-            "note: demo is a small base model: it continues text in the style of documentation and code, and knows nothing"
-        )
+        say(DEMO_NOTE)
     turns: Turns = []
     interrupted = converse(engine, text, sampling, turns, put if not json else to_stderr)
-    prompt_rate, decode_rate = rates(answer for _, answer in turns)
-    stats = engine.stats()
-    show_report(stats, prompt_rate=prompt_rate, decode_rate=decode_rate, layers=layers)
-    if verbose:
-        for _, answer in turns:
-            say(
-                f"seed {answer.seed}, ended by {answer.finish_reason}, {len(answer.tokens)} tokens, {answer.reused_tokens} of the prompt reused"
-            )
+    report(engine, turns, layers=layers, verbose=verbose)
     if json:
-        facts = (
-            answer_facts(turns[0][1])
-            if text is not None
-            else {"turns": [{"prompt": p, **answer_facts(a)} for p, a in turns]}
-        )
-        put_json({**engine_facts(engine, choices), **facts, "stats": stats.as_dict()})
+        facts = [{"prompt": asked, **answer_facts(answer)} for asked, answer in turns]
+        answers = facts[0] if text is not None else {"turns": facts}
+        put_json({**engine_facts(engine, choices), **answers, "stats": engine.stats().as_dict()})
     if interrupted:
         raise KeyboardInterrupt
+
+
+def report(engine: Engine, turns: Turns, *, layers: bool, verbose: bool) -> None:
+    """Speed and the expert cache's doings over all turns; `verbose` adds a line for each."""
+    prompt_rate, decode_rate = rates(answer for _, answer in turns)
+    show_report(engine.stats(), prompt_rate=prompt_rate, decode_rate=decode_rate, layers=layers)
+    for _, a in turns if verbose else ():
+        reused = f"{a.reused_tokens} of {a.prompt_tokens} prompt tokens reused"
+        say(f"seed {a.seed}, ended by {a.finish_reason}, {len(a.tokens)} tokens, {reused}")
 
 
 def converse(

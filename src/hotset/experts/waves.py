@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from hotset.experts.bank import LOCK_CHUNK
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -192,5 +194,13 @@ class ExpertWaves:
             if i == len(copy.experts) or copy.experts[i] != copy.experts[i - 1] + 1:
                 source = base + copy.experts[first] * span
                 n = (i - first) * span
-                target[first * span : first * span + n].copy_(self._bank[source : source + n], non_blocking=True)
+                self._copy_run(target[first * span : first * span + n], source)
                 first = i
+
+    def _copy_run(self, target: torch.Tensor, source: int) -> None:
+        """Copy from byte `source` of the bank on; one copy may not cross from one page-locked piece to the next."""
+        done = 0
+        while done < target.numel():
+            n = min(target.numel() - done, LOCK_CHUNK - (source + done) % LOCK_CHUNK)
+            target[done : done + n].copy_(self._bank[source + done : source + done + n], non_blocking=True)
+            done += n

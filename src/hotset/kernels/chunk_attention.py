@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+import triton
 from triton import cdiv, next_power_of_2
 
 from hotset.kernels.aot import CompileCase
@@ -64,8 +65,9 @@ def attend_tile(
     return out, total, higher
 
 
-# One program per head and tile of queries; the last tiles, which see the most keys, start first.
-@jit
+# One program per head and tile of queries; the last tiles, which see the most keys, start first. `m` varies: specialising would
+# compile variants.
+@triton.jit(do_not_specialize=["m"])  # type: ignore[untyped-decorator]
 def chunk_attention_kernel(
     q: tl.tensor,  # float32 [m, q_stride]
     k_cache: tl.tensor,  # float16 [n_seqs, N_KV, n_ctx, HEAD_DIM]
@@ -183,7 +185,6 @@ def compile_cases() -> list[CompileCase]:
     for device in ("other", "hopper"):
         for head_dim in (128, 80, 64):
             tile = CHUNK_TILES[device]["attention"]
-            assert isinstance(tile, AttentionTile)
             name = f"chunk attention {device} {head_dim}"
             constants = _constants(4, 8, head_dim, tile)
             divisible = ("q_stride", "y_stride", "n_ctx")

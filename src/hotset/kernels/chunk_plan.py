@@ -27,7 +27,7 @@ WAVE_BLOCK = 32
 
 
 # One program per block of pairs. E = experts, padded to a power of two. Counts vary: specialising would compile variants.
-@triton.jit(do_not_specialize=["n_pairs"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["n_pairs"], do_not_specialize_on_alignment=["order"])  # type: ignore[untyped-decorator]
 def count_kernel(
     picks: tl.tensor,  # int32 [n_pairs]
     order: tl.tensor,  # int32 [N_EXPERTS], rank -> expert
@@ -46,7 +46,7 @@ def count_kernel(
 
 
 # One program: running sums over blocks for every rank, then over ranks.
-@triton.jit(do_not_specialize=["n_blocks", "n_waves"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["n_blocks", "n_waves"], do_not_specialize_on_alignment=["wave_ranks"])  # type: ignore[untyped-decorator]
 def sum_kernel(
     block_counts: tl.tensor,  # int32 [blocks, E]; becomes where each block's pairs of a rank begin
     wave_ranks: tl.tensor,  # int32 [n_waves + 1], the first rank of each wave
@@ -73,7 +73,6 @@ def sum_kernel(
     total = tl.reshape(total, [E])
     rank = tl.arange(0, E)
     tiles = (total + TILE - 1) // TILE
-    pair_ends = tl.cumsum(total, 0)
     tile_ends = tl.cumsum(tiles, 0)
     tl.store(counts + rank, total)
     tl.store(rank_tiles + rank, tile_ends - tiles)
@@ -88,7 +87,7 @@ def sum_kernel(
 
 
 # One program per block of pairs and of tiles.
-@triton.jit(do_not_specialize=["n_pairs"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["n_pairs"], do_not_specialize_on_alignment=["order"])  # type: ignore[untyped-decorator]
 def place_kernel(
     picks: tl.tensor,  # int32 [n_pairs]
     order: tl.tensor,  # int32 [N_EXPERTS]

@@ -89,7 +89,8 @@ def tuning_for(device: torch.device) -> Tuning:
 class ChunkTile:
     """How products of a chunk are cut: `rows` of a matrix (a multiple of 32) by `tokens`, `depth` elements of k at a time.
 
-    A cut with at most `few` tokens is computed `few` wide: the same bits, as a GPU test shows.
+    A cut with at most `few` tokens is computed `few` wide: the same bits, as a GPU test shows. Where programs stay and take cut after
+    cut there are `programs` of them per multiprocessor.
     """
 
     rows: int
@@ -98,6 +99,7 @@ class ChunkTile:
     depth: int
     warps: int
     stages: int
+    programs: int = 1
 
     def fit(self, padded_rows: int) -> int:
         """Return how many rows to take of a matrix: they divide `padded_rows`."""
@@ -123,13 +125,17 @@ class AttentionTile:
 
 @dataclass(frozen=True)
 class ChunkTuning:
-    """The tiles of a prompt's chunk on one class of device; `order` is that of quant/tiles.py, `n_programs` fill the device once."""
+    """The tiles of a prompt's chunk on one class of device; `order` is that of quant/tiles.py.
+
+    `narrow` is for dense products that `dense` would cut into fewer pieces than there are multiprocessors.
+    """
 
     order: int
-    n_programs: int
+    n_multiprocessors: int
     gate_up: ChunkTile
     down: ChunkTile
     dense: ChunkTile
+    narrow: ChunkTile
     float32: ChunkTile
     attention: AttentionTile
 
@@ -142,24 +148,26 @@ class ChunkTuning:
         return self.down.tokens
 
 
-CHUNK_TILES: dict[str, dict[str, ChunkTile | AttentionTile]] = {
+CHUNK_TILES: dict[str, dict[str, Any]] = {
     "hopper": {
         "gate_up": ChunkTile(rows=128, tokens=128, few=32, depth=64, warps=8, stages=3),
         "down": ChunkTile(rows=128, tokens=128, few=32, depth=64, warps=8, stages=3),
-        "dense": ChunkTile(rows=128, tokens=128, few=32, depth=64, warps=8, stages=3),
+        "dense": ChunkTile(rows=128, tokens=256, few=32, depth=64, warps=8, stages=3),
+        "narrow": ChunkTile(rows=128, tokens=64, few=16, depth=64, warps=8, stages=3),
         "float32": ChunkTile(rows=64, tokens=64, few=64, depth=32, warps=8, stages=2),
         "attention": AttentionTile(queries=128, keys=64, warps=8, stages=3),
     },
     "other": {
-        "gate_up": ChunkTile(rows=64, tokens=64, few=16, depth=64, warps=4, stages=3),
-        "down": ChunkTile(rows=64, tokens=64, few=16, depth=64, warps=4, stages=3),
+        "gate_up": ChunkTile(rows=64, tokens=64, few=16, depth=64, warps=4, stages=3, programs=2),
+        "down": ChunkTile(rows=64, tokens=64, few=16, depth=64, warps=4, stages=3, programs=2),
         "dense": ChunkTile(rows=64, tokens=64, few=16, depth=64, warps=4, stages=3),
+        "narrow": ChunkTile(rows=64, tokens=32, few=16, depth=64, warps=4, stages=3),
         "float32": ChunkTile(rows=64, tokens=64, few=64, depth=32, warps=8, stages=2),
         "attention": AttentionTile(queries=64, keys=32, warps=4, stages=2),
     },
     "interpreter": {
         **dict.fromkeys(
-            ("gate_up", "down", "dense", "float32"),
+            ("gate_up", "down", "dense", "narrow", "float32"),
             ChunkTile(rows=256, tokens=64, few=16, depth=64, warps=4, stages=1),
         ),
         "attention": AttentionTile(queries=32, keys=16, warps=4, stages=1, pipelined=False),
@@ -170,13 +178,12 @@ CHUNK_TILES: dict[str, dict[str, ChunkTile | AttentionTile]] = {
 @cache
 def chunk_tuning_for(device: torch.device) -> ChunkTuning:
     """Return the tiles of a chunk for a device; a CPU stands for Triton's interpreter."""
-    tiles: dict[str, Any] = CHUNK_TILES["interpreter"]
     if device.type == "cpu" or os.environ.get("TRITON_INTERPRET") == "1":
-        return ChunkTuning(order=ORDER_WARPGROUP, n_programs=4, **tiles)
+        return ChunkTuning(order=ORDER_WARPGROUP, n_multiprocessors=4, **CHUNK_TILES["interpreter"])
     import torch
 
     properties = torch.cuda.get_device_properties(device)
     hopper = torch.version.hip is None and properties.major == 9
     tiles = CHUNK_TILES["hopper" if hopper else "other"]
     order = ORDER_WARPGROUP if hopper else ORDER_WARP
-    return ChunkTuning(order=order, n_programs=properties.multi_processor_count, **tiles)
+    return ChunkTuning(order=order, n_multiprocessors=properties.multi_processor_count, **tiles)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from hotset.kernels.chunk_attention import chunk_attention
+from hotset.kernels.chunk_dense import dense
 from hotset.kernels.chunk_plan import ChunkPlan
 from hotset.kernels.embed import embed
-from hotset.kernels.grouped import GroupedBuffers, combine_rows, dense, down_wave, gate_up_wave
+from hotset.kernels.grouped import GroupedBuffers, combine_rows, down_wave, gate_up_wave
 from hotset.kernels.half import ChunkRows, halve, in_halves, rms_norm_rows
 from hotset.kernels.rope import DeviceRope, qk_norm_rope_store
 from hotset.kernels.router import route

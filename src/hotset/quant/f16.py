@@ -38,11 +38,7 @@ def _tile(
 ) -> tl.tensor:
     low = plane_rows(base, first, padded_rows, COLS, 0, 1, tl.float16, R)[:, None]
     k = step * 32 + element_at(tl.arange(0, 32), ORDER)[None, :]
-    if COLS % 32 == 0:
-        value = tl.load(low + k * 16)
-    else:
-        value = tl.load(low + k * 16, mask=k < COLS, other=0)
-    return value
+    return tl.load(low + k * 16)
 
 
 F16 = QuantFormat(

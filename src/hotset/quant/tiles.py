@@ -1,7 +1,8 @@
 """What the formats' `tile` functions share: weights as float16 operands of tensor cores, unpacked without leaving the registers.
 
 `tile(base, first, step, padded_rows, COLS, R, ORDER)`: float16 [R, tile_unit], `GAIN` times the elements step * tile_unit, ... of rows
-    first, ..., first + R - 1 (multiples of 16) of the matrix whose planes begin at `base`; F16 and BF16 are not multiplied.
+    first, ..., first + R - 1 (multiples of 16) of the matrix whose planes begin at `base`; F16 and BF16 are not multiplied. COLS is a
+    multiple of 32.
 The gain keeps the scales of small weights clear of float16's subnormal numbers; weights may be as large as 4,095.
 
 A sum over k does not mind its order, so each 32 elements stand in the order in which the tensor core's operand layout wants a thread to
@@ -82,10 +83,7 @@ def bytes_of_words(word: tl.tensor, MASK: tl.constexpr) -> tl.tensor:
 def ordered(value: tl.tensor, R: tl.constexpr, K: tl.constexpr, ORDER: tl.constexpr) -> tl.tensor:
     """Bring [R, words, b % 2, b // 2] with the words of K elements into the operand's order: [R, K]."""
     value = tl.reshape(value, [R, K // 32, 2, 4, 2, 2])
-    if ORDER == 0:
-        value = tl.permute(value, (0, 1, 2, 4, 3, 5))
-    else:
-        value = tl.permute(value, (0, 1, 3, 2, 4, 5))
+    value = tl.permute(value, (0, 1, 2, 4, 3, 5)) if ORDER == 0 else tl.permute(value, (0, 1, 3, 2, 4, 5))
     return tl.reshape(value, [R, K])
 
 

@@ -12,8 +12,9 @@ import torch
 import triton
 import triton.language as tl
 
+from hotset.kernels.chunk_dense import dense
 from hotset.kernels.chunk_plan import ChunkPlan
-from hotset.kernels.grouped import GroupedBuffers, combine_rows, dense, down_wave, gate_up_wave
+from hotset.kernels.grouped import GroupedBuffers, combine_rows, down_wave, gate_up_wave
 from hotset.kernels.half import ChunkRows, halve
 from hotset.kernels.tuning import ChunkTile, chunk_tuning_for
 from hotset.quant.formats import FORMATS
@@ -27,7 +28,9 @@ TILED = pytest.mark.parametrize("fmt", [f for f in FORMATS.values() if f.tile], 
 ALL = pytest.mark.parametrize("fmt", FORMATS.values(), ids=lambda f: f.name)
 ORDERS = pytest.mark.parametrize("order", [ORDER_WARPGROUP, ORDER_WARP], ids=["warpgroup", "warp"])
 SMALL = ChunkTile(rows=128, tokens=8, few=2, depth=64, warps=4, stages=1)
-TUNING = replace(chunk_tuning_for(torch.device("cpu")), gate_up=SMALL, down=SMALL, dense=SMALL, float32=SMALL)
+TUNING = replace(
+    chunk_tuning_for(torch.device("cpu")), gate_up=SMALL, down=SMALL, dense=SMALL, narrow=SMALL, float32=SMALL
+)
 
 
 @triton.jit
@@ -120,7 +123,7 @@ def test_columns_off_the_block_are_multiplied_in_float32(matrix):
 @pytest.mark.parametrize("name", ["Q5_0", "F32"])
 def test_a_row_of_a_dense_product_has_the_same_bits_alone(name, matrix):
     tile = replace(SMALL, few=8)
-    tuning = replace(TUNING, dense=tile, float32=tile)
+    tuning = replace(TUNING, dense=tile, narrow=tile, float32=tile)
     w = matrix(name, 32, 96)
     x = normal(11, w.layout.cols)
     together = torch.empty(11, 32)
