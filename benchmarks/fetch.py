@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -17,6 +19,10 @@ from hotset.quant.formats import FORMATS
 from hotset.quant.layout import MatrixLayout, SpanLayout
 
 ROUNDS = 20
+LAUNCHES = (
+    FETCH_LAUNCH,
+    *(FetchLaunch(p, b, w) for p in (8, 16, 24, 32) for b, w in ((1024, 4), (2048, 8), (4096, 8))),
+)
 
 
 def expert_span() -> SpanLayout:
@@ -25,7 +31,7 @@ def expert_span() -> SpanLayout:
     return SpanLayout(("gate", "up", "down"), (MatrixLayout(q4, 768, 2048),) * 2 + (MatrixLayout(q4, 2048, 768),))
 
 
-def timed(work, n_bytes: int) -> float:  # noqa: ANN001
+def timed(work: Callable[[], None], n_bytes: int) -> float:
     """Median GB/s over ROUNDS."""
     rates = []
     for _ in range(ROUNDS + 3):
@@ -36,6 +42,10 @@ def timed(work, n_bytes: int) -> float:  # noqa: ANN001
         end.synchronize()
         rates.append(n_bytes / begin.elapsed_time(end) / 1e6)
     return statistics.median(rates[3:])
+
+
+def copy(target: torch.Tensor, source: torch.Tensor, n_bytes: int) -> None:
+    target[:n_bytes].copy_(source[:n_bytes], non_blocking=True)
 
 
 def main() -> None:
@@ -50,27 +60,18 @@ def main() -> None:
     pool = torch.empty(64 * size, dtype=torch.uint8, device="cuda")
     host = torch.from_numpy(bank.data)
     generator = torch.Generator().manual_seed(0)
-    copies = {
-        n: timed(lambda n=n: pool[: n * size].copy_(host[: n * size], non_blocking=True), n * size) for n in (1, 8)
-    }
+    copies = {n: timed(partial(copy, pool, host, n * size), n * size) for n in (1, 8)}
     rows = []
-    launches = [
-        FETCH_LAUNCH,
-        *(FetchLaunch(p, b, w) for p in (8, 16, 24, 32) for b, w in ((1024, 4), (2048, 8), (4096, 8))),
-    ]
-    for launch in launches:
+    for launch in LAUNCHES:
         for n in (1, 2, 4, 8):
-
-            def run(n: int = n, launch: FetchLaunch = launch) -> None:
-                fetch(source, target, count, size, launch)
-
             chosen = torch.randperm(arguments.experts, generator=generator)[:n]
             source = (bank.base[0] + chosen * size).cuda()
             target = pool.data_ptr() + torch.arange(n, device="cuda") * size
             count = torch.tensor([n], dtype=torch.int32, device="cuda")
-            rows.append({"launch": str(launch), "experts": n, "gb_per_s": timed(run, n * size)})
-    for n in copies:
-        print(f"pinned copy, {n} x {size / 1e6:.2f} MB: {copies[n]:.1f} GB/s")
+            rate = timed(partial(fetch, source, target, count, size, launch), n * size)
+            rows.append({"launch": str(launch), "experts": n, "gb_per_s": rate})
+    for n, rate in copies.items():
+        print(f"pinned copy, {n} x {size / 1e6:.2f} MB: {rate:.1f} GB/s")
     for launch in dict.fromkeys(r["launch"] for r in rows):
         rates = [f"{r['gb_per_s']:.1f}" for r in rows if r["launch"] == launch]
         print(launch, "1, 2, 4, 8 experts:", ", ".join(rates), "GB/s")

@@ -39,7 +39,7 @@ def pinned_copy_rate(bank: torch.Tensor, size: int) -> float:
     """Bytes per second of copies of `size` bytes from the page-locked bank."""
     target = torch.empty(size, dtype=torch.uint8, device="cuda")
     n = min(64, bank.numel() // size)
-    for repeat in range(2):
+    for _ in range(2):
         torch.cuda.synchronize()
         began = time.perf_counter()
         for i in range(n):
@@ -52,7 +52,9 @@ def pinned_copy_rate(bank: torch.Tensor, size: int) -> float:
 class Arm:
     """One cache size: its own cache on the shared bank and weights."""
 
-    def __init__(self, engine: hotset.Engine, size: str, policy: str, trace: np.ndarray, m: int, arguments) -> None:
+    def __init__(
+        self, engine: hotset.Engine, size: str, policy: str, trace: np.ndarray, m: int, arguments: argparse.Namespace
+    ) -> None:
         model = engine.runner.model
         config = model.config
         shape = model.cache.shape

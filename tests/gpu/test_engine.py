@@ -15,7 +15,6 @@ from hotset.engine.sampling import sample  # noqa: E402
 from hotset.experts.cache import ExpertCache  # noqa: E402
 from hotset.experts.host_cache import HostCache  # noqa: E402
 from hotset.experts.policy import Policy  # noqa: E402
-from hotset.kernels.rows import Rows  # noqa: E402
 from hotset.model.device_ops import DeviceBatch  # noqa: E402
 
 NAMES = ("demo", "lab")
@@ -123,8 +122,7 @@ def test_sequences_that_step_together_draw_what_each_draws_alone(load):
         seat = runner.seat(len(which))
         for row, i in enumerate(which):
             for position, token in enumerate(prompts[i][:-1]):
-                rows = Rows(*(t.clone() for t in runner.rows([token], [position], [row])))
-                runner.forward(seat.ops, DeviceBatch(rows))
+                runner.forward(seat.ops, DeviceBatch(runner.rows([token], [position], [row])))
             seat.place(row, prompts[i], params[i], i, ())
         out = []
         for _ in range(20):

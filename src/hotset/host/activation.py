@@ -44,14 +44,14 @@ class Activation:
 
 
 def empty_activation(rows: int, n: int, *, integers: bool) -> Activation:
-    """Uninitialised buffers; NaN where a float would otherwise be stale."""
+    """Uninitialised buffers."""
     cols = n if integers and n % X_BLOCK == 0 else 0
     return Activation(
-        f=np.full((rows, n), np.nan, np.float32),
-        q=np.zeros((rows, cols), np.int8),
-        d=np.full((rows, cols // X_BLOCK), np.nan, np.float32),
-        m=np.full((rows, cols // X_BLOCK), np.nan, np.float32),
-        h=np.zeros((rows, cols // X_HALF), np.int32),
+        f=np.empty((rows, n), np.float32),
+        q=np.empty((rows, cols), np.int8),
+        d=np.empty((rows, cols // X_BLOCK), np.float32),
+        m=np.empty((rows, cols // X_BLOCK), np.float32),
+        h=np.empty((rows, cols // X_HALF), np.int32),
     )
 
 

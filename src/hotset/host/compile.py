@@ -13,10 +13,10 @@ from typing import Any
 import numba
 from numba.core import config as numba_config
 
-
-# GNU OpenMP lets idle threads spin 300,000 rounds (about 15 ms), also where another program needs the core: with one busy core decoding
-# fell from 800 to 4 tokens/s. A thousand rounds (60 us) bridge the gaps between kernels; then threads sleep. Read when OpenMP loads.
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+# GNU OpenMP lets idle threads spin 300,000 rounds, also where another program needs the core: with one busy core of two the demo model
+# fell from 960 to 4 tokens/s. 30,000 rounds (0.15 ms) bridge the gaps between kernels, then threads sleep: 980 and 85 tokens/s. Fewer
+# rounds cost more on a quiet machine (1,000: 330 tokens/s). Read once, when OpenMP loads.
+os.environ.setdefault("GOMP_SPINCOUNT", "30000")
 
 
 def cache_root() -> Path:

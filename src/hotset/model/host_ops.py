@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hotset.model.batch import Batch
     from hotset.model.config import ModelConfig
     from hotset.model.weights import Layer
-    from hotset.quant.layout import Bytes, MatrixLayout
+    from hotset.quant.layout import Bytes, MatrixLayout, SpanLayout
 
 Rows = NDArray[np.float32]
 # The policy sees prompts as the GPU's decode kernels do, at most eight rows to a request.
@@ -185,14 +185,32 @@ class HostOps:
         experts, starts, pairs = _by_expert(chosen.reshape(-1), self.config.n_experts)
         spans = self.bank.base[layer.index] + experts * span.n_bytes
 
-        def product(x: Activation, role: str, x_rows: Any) -> Rows:
-            return self._multiply(x, span.matrix(role), spans + span.start(role), starts, x_rows, pairs)
-
         rows = pairs // chosen.shape[1]
-        gate, up = product(a, "gate", rows), product(a, "up", rows)
+        gate, up = self._gate_up(a, span, spans, starts, rows, pairs)
         hidden = swiglu(gate, up, self.config.d_expert, integers=self.fast)
-        x += _combine(product(hidden, "down", pairs), weights, self.config.d_model)
+        z = self._multiply(hidden, span.matrix("down"), spans + span.start("down"), starts, pairs, pairs)
+        x += _combine(z, weights, self.config.d_model)
         return x
+
+    def _gate_up(
+        self, a: Activation, span: SpanLayout, spans: Any, starts: Any, rows: Any, pairs: Any
+    ) -> tuple[Rows, Rows]:
+        """Gate and up of every pair [pairs, d_expert]; one launch for both where their formats agree, for each one joins all threads."""
+        gate, up, n = span.matrix("gate"), span.matrix("up"), pairs.size
+        at_gate, at_up = spans + span.start("gate"), spans + span.start("up")
+        if gate.fmt is not up.fmt:
+            return self._multiply(a, gate, at_gate, starts, rows, pairs), self._multiply(
+                a, up, at_up, starts, rows, pairs
+            )
+        both = self._multiply(
+            a,
+            gate,
+            np.concatenate([at_gate, at_up]),
+            np.concatenate([starts, starts[1:] + n]),
+            np.concatenate([rows, rows]),
+            np.concatenate([pairs, pairs + n]),
+        )
+        return both[:n], both[n:]
 
     def wanted(self, x: Rows, batch: Batch) -> Rows:
         return x[batch.wanted]
