@@ -68,7 +68,7 @@ class ExpertBank:
         return self.data[start : start + self.span_bytes[layer]]
 
     def page_lock(self, runtime: Any, progress: Callable[[int], None] = lambda _: None) -> None:
-        """Page-lock the bank for reads by the GPU; `runtime` is torch.cuda.cudart(). DeviceError says how much could be locked."""
+        """Page-lock the bank for reads by the GPU; `runtime` is torch.cuda.cudart(). DeviceError says how much could be locked; `progress` is told how much is."""
         self._driver = runtime
         for start, size in self._chunks():
             if int(runtime.cudaHostRegister(start, size, 0)):
@@ -79,7 +79,7 @@ class ExpertBank:
                     "raise the limit (ulimit -l, or memory given to the virtual machine) or run with --device cpu"
                 )
             self._locked.append(start)
-            progress(size)
+            progress(start + size - self.data.ctypes.data)
 
     def _chunks(self) -> Iterator[tuple[int, int]]:
         first = self.data.ctypes.data
