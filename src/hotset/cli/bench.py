@@ -41,6 +41,8 @@ def bench(
     vram: options.VramOption = None,
     policy: options.PolicyOption = "lrfu:16",
     pre: options.PreOption = None,
+    ubatch_size: options.UbatchOption = None,
+    no_graph: options.NoGraphOption = False,
     json: options.JsonOption = False,
     verbose: options.VerboseOption = False,
 ) -> None:  # fmt: skip
@@ -64,7 +66,7 @@ def bench(
     text = options.read_text(file, "-f") if file else None
     settings = [
         Choices(
-            path, device=device, expert_cache=size, policy=policy, vram=vram, n_ctx=plan.n_ctx, threads=n, pre=pre,
+            path, device=device, expert_cache=size, policy=policy, vram=vram, n_ctx=plan.n_ctx, threads=n, pre=pre, n_ubatch=ubatch_size, graph=not no_graph,
             why_n_ctx="what the longest test takes",
         )
         for size, n in product(sizes, counts)

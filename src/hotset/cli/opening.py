@@ -27,6 +27,8 @@ class Choices:
     n_ctx: int | None = None
     threads: int | None = None
     pre: str | None = None
+    n_ubatch: int | None = None
+    graph: bool = True
     why_n_ctx: str = "as asked"
 
 
@@ -45,6 +47,8 @@ def open_engine(choices: Choices) -> Engine:
                 n_ctx=choices.n_ctx,
                 threads=choices.threads,
                 pre=choices.pre,
+                n_ubatch=choices.n_ubatch,
+                graph=choices.graph,
                 progress=progress,
             )
         say(cache_line(engine))

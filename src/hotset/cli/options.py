@@ -55,6 +55,20 @@ ContextOption = Annotated[
         "-c", "--ctx-size", metavar="N", help="Context in tokens.", show_default="4096, or the model's if less"
     ),
 ]
+UbatchOption = Annotated[
+    int | None,
+    typer.Option(
+        "-ub",
+        "--ubatch-size",
+        metavar="N",
+        help="Tokens of a prompt that the GPU computes at once.",
+        show_default="by VRAM, at most 4096",
+    ),
+]
+NoGraphOption = Annotated[
+    bool,
+    typer.Option("--no-graph", help="Launch the kernels of a GPU step one by one: slower, for looking into trouble."),
+]
 ThreadsOption = Annotated[
     int | None, typer.Option("-t", "--threads", metavar="N", help="CPU threads.", show_default="physical cores")
 ]

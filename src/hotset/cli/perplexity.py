@@ -26,6 +26,8 @@ def perplexity(
     vram: options.VramOption = None,
     policy: options.PolicyOption = "lrfu:16",
     pre: options.PreOption = None,
+    ubatch_size: options.UbatchOption = None,
+    no_graph: options.NoGraphOption = False,
     json: options.JsonOption = False,
     verbose: options.VerboseOption = False,
 ) -> None:
@@ -42,7 +44,7 @@ def perplexity(
     scoring = Scoring(ctx_size, None if chunks == -1 else chunks, mode)
     choices = Choices(
         options.chosen_model(model, model_option), device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=ctx_size,
-        threads=threads, pre=pre, why_n_ctx="one window",
+        threads=threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph, why_n_ctx="one window",
     )  # fmt: skip
     text = options.read_text(file, "-f")
     engine = open_engine(choices)

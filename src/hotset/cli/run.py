@@ -60,6 +60,8 @@ def run(
     vram: options.VramOption = None,
     policy: options.PolicyOption = "lrfu:16",
     pre: options.PreOption = None,
+    ubatch_size: options.UbatchOption = None,
+    no_graph: options.NoGraphOption = False,
     layers: Annotated[bool, typer.Option("--layers", help="Report the expert cache layer by layer.")] = False,
     json: options.JsonOption = False,
     verbose: options.VerboseOption = False,
@@ -71,7 +73,7 @@ def run(
     """
     choices = Choices(
         options.chosen_model(model, model_option), device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=ctx_size,
-        threads=threads, pre=pre,
+        threads=threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph,
     )  # fmt: skip
     text = given_text(prompt, file)
     sampling = SamplingParams(
