@@ -76,7 +76,7 @@ def _budget(asked: int | None) -> Budget:
     torch.cuda.init()  # type: ignore[no-untyped-call]
     device = torch.device("cuda", torch.cuda.current_device())
     free, total = torch.cuda.mem_get_info(device)
-    available = before.get(address_of(torch.cuda.get_device_properties(device)), free)
+    available = max(free, before.get(address_of(torch.cuda.get_device_properties(device)), free))
     n_bytes = min(available, asked or available)
     torch.cuda.set_per_process_memory_fraction(min(1.0, n_bytes / total), device)
     return Budget(n_bytes, available, device)

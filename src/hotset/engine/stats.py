@@ -72,6 +72,10 @@ class Stats:
         """Plain values, as `--json` prints them."""
         return asdict(self)
 
+    def __getitem__(self, name: str) -> Any:
+        """A field by its name: stats["hits"]."""
+        return self.as_dict()[name]
+
 
 class CountedCache(Protocol):
     """An expert cache that counts: HostCache or ExpertCache."""

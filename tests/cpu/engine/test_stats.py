@@ -91,3 +91,9 @@ def test_stats_are_plain_values(demo):
     found = demo.stats().as_dict()
     assert {"hits", "misses", "bytes_fetched", "layers", "prompt"} <= found.keys()
     assert found["layers"][0].keys() == {"hits", "misses", "overflows", "bytes_fetched", "n_slots", "n_experts"}
+
+
+def test_fields_can_be_had_by_name(model_of):
+    stats = model_of("demo").stats()
+    assert stats["hits"] == stats.hits
+    assert stats["layers"][0]["bytes_fetched"] == stats.layers[0].bytes_fetched

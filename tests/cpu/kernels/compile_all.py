@@ -16,16 +16,7 @@ WHOLE = {("cuda", "90")}
 def all_cases() -> list[CompileCase]:
     names = sorted(m.name for m in pkgutil.iter_modules(hotset.kernels.__path__))
     modules = [importlib.import_module(f"hotset.kernels.{name}") for name in names]
-    return [as_case(case) for m in modules for case in getattr(m, "compile_cases", list)()]
-
-
-def as_case(case: CompileCase | tuple) -> CompileCase:
-    """Take (kernel, signature, constants, options) too."""
-    if isinstance(case, CompileCase):
-        return case
-    kernel, types, constants, options = case
-    fusion = options.get("enable_fp_fusion", True)
-    return CompileCase(kernel.__name__, kernel, types, constants, options["num_warps"], fusion)
+    return [case for m in modules for case in getattr(m, "compile_cases", list)()]
 
 
 def main(backend: str, arch: str) -> None:
