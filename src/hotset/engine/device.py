@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -169,6 +171,8 @@ class DeviceRunner:
 
     def take_seat(self) -> Seat:
         """A seat for a session; the planned one where it is free."""
+        if not self._free_seats:
+            gc.collect()  # a stream that was left before its end holds its session in a cycle
         return self._free_seats.pop() if self._free_seats else self.seat(1)
 
     def give_seat(self, seat: Seat) -> None:
@@ -226,7 +230,7 @@ class DeviceSession:
         self._ended = False
 
     def __del__(self) -> None:
-        if hasattr(self, "_seat"):
+        if hasattr(self, "_seat") and not sys.is_finalizing():
             self._settle()
             self._runner.give_seat(self._seat)
 
