@@ -51,6 +51,9 @@ class Shape:
 
 SHAPES = {
     "qwen3-30b-a3b": Shape(48, 2048, 32, 4, 128, 128, 8, 768, 151_936),
+    # OLMoE-1B-7B's and gpt-oss-20b's experts, so that their recorded picks can be replayed; the rest is this architecture's.
+    "olmoe-like": Shape(16, 2048, 16, 16, 128, 64, 8, 1024, 50_304),
+    "gptoss-like": Shape(24, 2816, 44, 4, 64, 32, 4, 2816, 201_088),
     "tiny": Shape(4, 512, 8, 2, 64, 32, 4, 256, 4096),
 }
 
