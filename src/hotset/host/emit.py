@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import llvmlite.binding as llvm
 from llvmlite import ir
 
 from hotset.host.cpu import has_half
@@ -179,11 +178,10 @@ class Emitter:
         return self.b.shuffle_vector(parts[0], parts[1], ir.Constant(LANES_I32, list(range(GROUP))))
 
     def _vnni(self, total: Any, unsigned: Any, signed: Any, bits: int) -> Any:
-        words, octets = ir.VectorType(I32, bits // 32), ir.VectorType(I8, bits // 8)
-        # From LLVM 21 on the operands are bytes; before, words.
-        operand = octets if llvm.llvm_version_info[0] >= 21 else words
-        function = self.intrinsic(f"llvm.x86.avx512.vpdpbusd.{bits}", words, [words, operand, operand])
-        return self.b.call(function, [total, self.b.bitcast(unsigned, operand), self.b.bitcast(signed, operand)])
+        # Newer LLVM declares the operands as bytes and reads this older form too.
+        words = ir.VectorType(I32, bits // 32)
+        function = self.intrinsic(f"llvm.x86.avx512.vpdpbusd.{bits}", words, [words] * 3)
+        return self.b.call(function, [total, unsigned, signed])
 
     def _maddubs(self, total: Any, unsigned: Any, signed: Any, wide: bool) -> Any:
         octets, shorts, words = ir.VectorType(I8, 32), ir.VectorType(I16, 16), ir.VectorType(I32, 8)
