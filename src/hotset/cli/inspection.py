@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hotset.bench.traffic import Traffic, traffic
-from hotset.engine.loading import DEFAULT_CTX, MAX_ROWS
+from hotset.engine.loading import DEFAULT_CTX
 from hotset.engine.memory import GIB, MIB, DeviceNeeds, device_plan, kv_bytes
 from hotset.errors import HotsetError, PlacementError
 from hotset.experts.slots import CacheShape, CacheSize
 from hotset.gguf.metadata import describe
 from hotset.model import model_config
+from hotset.model.batch import MAX_ROWS
 from hotset.model.weights import Tensors, expert_layouts
 
 if TYPE_CHECKING:

@@ -19,8 +19,9 @@ from hotset.engine.stats import Meter, Stats
 from hotset.experts.waves import ExpertWaves, Staging, expects_all
 from hotset.kernels.rows import Rows
 from hotset.kernels.sampler import ENDED, NO_TOKEN
+from hotset.model.batch import MAX_ROWS
 from hotset.model.chunk_ops import ChunkBatch, ChunkOps, ChunkScratch
-from hotset.model.device_ops import MAX_ROWS, DeviceBatch, DeviceKV, DeviceOps, Scratch
+from hotset.model.device_ops import DeviceBatch, DeviceKV, DeviceOps, Scratch
 from hotset.model.transformer import forward
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from hotset.experts.slots import CacheShape, CacheSize, parse_bytes
 from hotset.gguf import open_gguf
 from hotset.host.threads import checked_threads
 from hotset.model import model_config
+from hotset.model.batch import MAX_ROWS
 from hotset.model.weights import EXPERT_ROLES, Tensors, expert_layouts, expert_tensor, load_weights
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ DEMO = "demo-moe-Q4_K_M.gguf"
 DEFAULT_CTX = 4096
 # Where nothing is cached the size only says what to count; a quarter is what small cards hold of today's models.
 COUNTED_SIZE = CacheSize.parse("25%")
-MAX_ROWS = 8
 
 Device = Literal["auto", "cuda", "cpu"]
 Progress = Callable[[str, int, int], None]

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hotset.experts.stats import rate
+
 if TYPE_CHECKING:
     from hotset.experts.stats import CacheStats
 
@@ -29,7 +31,7 @@ class LayerStats:
 
     @property
     def hit_rate(self) -> float | None:
-        return self.hits / (self.hits + self.misses) if self.hits + self.misses else None
+        return rate(self.hits, self.misses)
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ class Meter:
             misses=misses,
             overflows=sum(x.overflows for x in layers),
             bytes_fetched=sum(x.bytes_fetched for x in layers),
-            hit_rate=hits / (hits + misses) if hits + misses else None,
+            hit_rate=rate(hits, misses),
             layers=layers,
         )
 

@@ -12,7 +12,7 @@ import triton
 
 from hotset.experts.host_cache import unroll_ring
 from hotset.experts.policy import LayerState, Policy, check_seed
-from hotset.experts.stats import CacheStats, counter_columns
+from hotset.experts.stats import CacheStats, cache_stats
 from hotset.kernels.clock import NEVER, TIME_COLUMNS
 from hotset.kernels.fetch import fetch
 from hotset.kernels.lookup import TABLE_COLUMNS, LookupBuffers, lookup
@@ -169,14 +169,7 @@ class ExpertCache:
 
     def stats(self) -> CacheStats:
         """Copy the counts to the host, which waits for the device."""
-        shape = self.shape
-        return CacheStats(
-            *counter_columns(self._buffers.counters.cpu().numpy()),
-            policy=str(self.policy),
-            n_slots=shape.n_slots,
-            n_experts=shape.n_experts,
-            span_bytes=shape.span_bytes,
-        )
+        return cache_stats(self._buffers.counters.cpu().numpy(), self.shape, self.policy)
 
     def slot_addresses(self) -> NDArray[np.int64]:
         """Copy where each resident expert lies to the host: int64 [layers, experts], 0 where one is not resident; waits for the device."""

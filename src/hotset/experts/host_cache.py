@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hotset.experts.policy import LayerState, Policy, compiled_request
-from hotset.experts.stats import CacheStats, counter_columns
+from hotset.experts.stats import CacheStats, cache_stats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,14 +68,7 @@ class HostCache:
 
     def stats(self) -> CacheStats:
         """Return the counts since the last reset."""
-        shape = self.shape
-        return CacheStats(
-            *counter_columns(self._counters),
-            policy=str(self.policy),
-            n_slots=shape.n_slots,
-            n_experts=shape.n_experts,
-            span_bytes=shape.span_bytes,
-        )
+        return cache_stats(self._counters, self.shape, self.policy)
 
     def recorded_picks(self) -> NDArray[np.int16]:
         """Return picks [steps, layers, max_rows, k] of the last steps that the ring holds, oldest first; -1 in padded rows."""

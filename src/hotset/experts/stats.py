@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from hotset.experts.policy import Policy
+    from hotset.experts.slots import CacheShape
+
 
 Column = tuple[int, ...]
 
@@ -23,12 +26,12 @@ class CacheCounts:
 
     @property
     def layer_hit_rates(self) -> tuple[float | None, ...]:
-        return tuple(_rate(hit, miss) for hit, miss in zip(self.hits, self.misses, strict=True))
+        return tuple(rate(hit, miss) for hit, miss in zip(self.hits, self.misses, strict=True))
 
     @property
     def hit_rate(self) -> float | None:
         """Hits per distinct expert needed, over all layers; None before the first request."""
-        return _rate(sum(self.hits), sum(self.misses))
+        return rate(sum(self.hits), sum(self.misses))
 
 
 @dataclass(frozen=True)
@@ -56,5 +59,17 @@ def counter_columns(counters: NDArray[Any]) -> tuple[Column, Column, Column, Col
     return hits, misses, overflows, requests
 
 
-def _rate(hits: int, misses: int) -> float | None:
+def cache_stats(counters: NDArray[Any], shape: CacheShape, policy: Policy) -> CacheStats:
+    """Counters [layers, 4] of a cache of that shape and policy, with what they were counted on."""
+    return CacheStats(
+        *counter_columns(counters),
+        policy=str(policy),
+        n_slots=shape.n_slots,
+        n_experts=shape.n_experts,
+        span_bytes=shape.span_bytes,
+    )
+
+
+def rate(hits: int, misses: int) -> float | None:
+    """Hits per distinct expert needed; None before the first."""
     return hits / (hits + misses) if hits + misses else None

@@ -15,14 +15,13 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from hotset.host.activation import X_BLOCK, X_HALF
 from hotset.host.cpu import LEVELS
 from hotset.host.emit import F32, I32, I64, LANES_F32, LANES_I32, Block, Emitter, Sub
 from hotset.quant.formats import FORMATS
 from hotset.quant.layout import GROUP, QuantFormat
 
 FLOAT, INTEGER = 0, 1
-X_BLOCK = 32
-X_HALF = 16
 
 
 class _Rows:

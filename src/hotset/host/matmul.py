@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 import numba
-import numpy as np
 
 from hotset.host import dot
 from hotset.host.compile import compiled
@@ -63,6 +62,3 @@ def grouped_matmul(ggml_type: int, way: int, level: str = levels()[0]) -> Callab
                 i += 1
 
     return multiply
-
-
-EMPTY_F32, EMPTY_I8, EMPTY_I32 = np.empty(0, np.float32), np.empty(0, np.int8), np.empty(0, np.int32)

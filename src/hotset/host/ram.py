@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hotset.host.cgroup import memberships, read, with_ancestors
+
 
 def available_bytes(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> int:
     """MemAvailable, or what the cgroup leaves where that is less; a very large number where neither is known."""
     free = [_mem_available(proc)]
-    for line in _read(proc / "self/cgroup").splitlines() or ["0::/"]:
-        number, controllers, path = line.split(":", 2)
-        if number == "0" and not controllers:
+    for controllers, path in memberships(proc):
+        if not controllers:
             free.append(_room(sys / "fs/cgroup", path, "memory.max", "memory.current", "file"))
-        elif "memory" in controllers.split(","):
+        elif "memory" in controllers:
             free.append(
                 _room(sys / "fs/cgroup/memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache")
             )
@@ -22,15 +23,8 @@ def available_bytes(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> int
 _UNKNOWN = 1 << 62
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
-
-
 def _mem_available(proc: Path) -> int:
-    for line in _read(proc / "meminfo").splitlines():
+    for line in read(proc / "meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return _UNKNOWN
@@ -38,18 +32,16 @@ def _mem_available(proc: Path) -> int:
 
 def _room(root: Path, path: str, limit_name: str, usage_name: str, cache_name: str) -> int:
     """Least room over the cgroup and its ancestors; pages of files that the group holds can be had back, so they count as free."""
-    folder = root / path.lstrip("/")
-    folders = [f for f in (folder, *folder.parents) if f == root or root in f.parents] if folder.is_dir() else [root]
     room = _UNKNOWN
-    for f in folders:
-        limit, usage = _read(f / limit_name), _read(f / usage_name)
+    for f in with_ancestors(root, path):
+        limit, usage = read(f / limit_name), read(f / usage_name)
         if limit.isdigit() and usage.isdigit() and int(limit) < _UNKNOWN:
             room = min(room, int(limit) - int(usage) + _statistic(f / "memory.stat", cache_name))
     return room
 
 
 def _statistic(path: Path, name: str) -> int:
-    for line in _read(path).splitlines():
+    for line in read(path).splitlines():
         if line.split()[:1] == [name]:
             return int(line.split()[1])
     return 0

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from hotset.errors import InputError
+from hotset.host.cgroup import memberships, read, with_ancestors
 
 
 def available_cores(sys: Path = Path("/sys"), proc: Path = Path("/proc"), cpus: set[int] | None = None) -> int:
@@ -32,13 +33,6 @@ def _affinity() -> set[int]:
     return set(range(os.cpu_count() or 1))
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
-
-
 def cpu_list(text: str) -> set[int]:
     """The kernel's "0-3,8" -> {0, 1, 2, 3, 8}."""
     cpus: set[int] = set()
@@ -49,35 +43,32 @@ def cpu_list(text: str) -> set[int]:
 
 
 def _siblings(sys: Path, cpu: int) -> tuple[int, ...]:
-    text = _read(sys / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+    text = read(sys / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
     return tuple(sorted(cpu_list(text))) or (cpu,)
 
 
 def _performance_cpus(sys: Path) -> set[int]:
     """CPUs of the fast kind on hybrid x86 machines; empty where there is one kind."""
-    return cpu_list(_read(sys / "devices/cpu_core/cpus")) if (sys / "devices/cpu_atom").is_dir() else set()
+    return cpu_list(read(sys / "devices/cpu_core/cpus")) if (sys / "devices/cpu_atom").is_dir() else set()
 
 
 def _quota(sys: Path, proc: Path) -> float:
     """CPUs that the cgroup (v2 or v1) of this process may use; 0 where there is no limit."""
     limits = []
-    for line in _read(proc / "self/cgroup").splitlines() or ["0::/"]:
-        number, controllers, path = line.split(":", 2)
-        if number == "0" and not controllers:
+    for controllers, path in memberships(proc):
+        if not controllers:
             limits += _v2_limits(sys / "fs/cgroup", path)
-        elif "cpu" in controllers.split(","):
+        elif "cpu" in controllers:
             root = sys / "fs/cgroup/cpu"
             folder = root / path.lstrip("/")
             folder = folder if folder.is_dir() else root
-            limits.append(_ratio(_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")))
+            limits.append(_ratio(read(folder / "cpu.cfs_quota_us"), read(folder / "cpu.cfs_period_us")))
     return min((x for x in limits if x > 0), default=0.0)
 
 
 def _v2_limits(root: Path, path: str) -> list[float]:
-    """Every ancestor's cpu.max counts; inside a container the root itself holds the limit."""
-    folder = root / path.lstrip("/")
-    folders = [folder, *folder.parents] if folder.is_dir() else [root]
-    texts = [_read(f / "cpu.max") for f in folders if f == root or root in f.parents]
+    """Every ancestor's cpu.max counts."""
+    texts = [read(f / "cpu.max") for f in with_ancestors(root, path)]
     return [_ratio(*text.split(maxsplit=1)) for text in texts if " " in text]
 
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+# Rows of one request of the expert cache: one set of GPU kernels serves 1 to 8, and prompts that go through them do so eight at a time.
+MAX_ROWS = 8
+
 
 @dataclass(frozen=True, eq=False)
 class Batch:

@@ -13,9 +13,9 @@ from hotset.kernels.chunk_plan import ChunkPlan
 from hotset.kernels.embed import embed
 from hotset.kernels.grouped import GroupedBuffers, combine_rows, down_wave, gate_up_wave
 from hotset.kernels.half import ChunkRows, halve, in_halves, rms_norm_rows
-from hotset.kernels.rope import DeviceRope, qk_norm_rope_store
 from hotset.kernels.router import route
 from hotset.kernels.tuning import chunk_tuning_for
+from hotset.model.device_ops import KEPT_RESULTS
 
 if TYPE_CHECKING:
     from hotset.experts.waves import ExpertWaves
@@ -87,6 +87,7 @@ class ChunkOps:
         self._turn = 0
 
     def embed(self, matrix: DeviceMatrix, batch: ChunkBatch) -> torch.Tensor:
+        self._turn = 0
         x = self.scratch.x[: len(batch.rows)]
         embed(batch.rows.tokens, matrix, x)
         return x
@@ -102,7 +103,7 @@ class ChunkOps:
         # The output head is wide and wanted for few rows: it gets memory of its own.
         is_head = matrix.layout.rows == self.config.n_vocab
         out = torch.empty(m, width, device=a.f32.device) if is_head else self.scratch.result(self._turn, m, width)
-        self._turn = (self._turn + 1) % 3
+        self._turn = (self._turn + 1) % KEPT_RESULTS
         if m:
             dense(a, matrix, out)
         return out
@@ -112,13 +113,10 @@ class ChunkOps:
         return x
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Layer, batch: ChunkBatch) -> ChunkRows:
-        c, kv = self.config, self.kv
-        width = c.n_kv_heads * c.d_head
-        q, k, v = q[:, : c.n_heads * c.d_head], k[:, :width], v[:, :width]
-        rope = DeviceRope(kv.cos, kv.sin, q_norm=layer.q_norm, k_norm=layer.k_norm, eps=c.norm_eps)
-        qk_norm_rope_store(q, k, v, rope, kv.layers[layer.index], batch.rows)
+        kv = self.kv
+        q = kv.turn_and_store(self.config, layer, batch.rows, q, k, v)
         out = self.scratch.attended.rows(len(q))
-        chunk_attention(q, kv.layers[layer.index], batch.rows, c.d_head**-0.5, out.f32)
+        chunk_attention(q, kv.layers[layer.index], batch.rows, self.config.d_head**-0.5, out.f32)
         halve(out)
         return out
 

@@ -21,6 +21,7 @@ from hotset.kernels.replay import replay
 from hotset.kernels.rope import DeviceRope, qk_norm_rope_store
 from hotset.kernels.router import route
 from hotset.kernels.rows import Rows
+from hotset.model.batch import MAX_ROWS
 from hotset.model.rope import rope_tables
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from hotset.model.weights import Layer
     from hotset.quant.layout import Bytes, MatrixLayout, SpanLayout
 
-# One set of kernels serves 1 to 8 rows; a prompt goes through them eight rows at a time.
-MAX_ROWS = 8
 # What `linear` returns stays until so many later calls: q, k and v are needed together.
 KEPT_RESULTS = 4
 
@@ -80,6 +79,16 @@ class DeviceKV:
         self.layers = tuple(KVCache(layer[0], layer[1]) for layer in data)
         self.cos, self.sin = (torch.from_numpy(t).to(device) for t in rope_tables(config.rope, n_ctx))
         self.splits = SplitBuffers.empty(MAX_ROWS, config.n_heads, config.d_head, n_ctx, device)
+
+    def turn_and_store(
+        self, config: ModelConfig, layer: Layer, rows: Rows, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> torch.Tensor:
+        """Norm and rotate q and k, store k and v; returns q float32 [m, n_heads * d_head] without its padding."""
+        width = config.n_kv_heads * config.d_head
+        q = q[:, : config.n_heads * config.d_head]
+        rope = DeviceRope(self.cos, self.sin, q_norm=layer.q_norm, k_norm=layer.k_norm, eps=config.norm_eps)
+        qk_norm_rope_store(q, k[:, :width], v[:, :width], rope, self.layers[layer.index], rows)
+        return q
 
 
 class Scratch:
@@ -153,13 +162,10 @@ class DeviceOps:
         return x
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Layer, batch: DeviceBatch) -> Activation:
-        c, kv = self.config, self.kv
-        width = c.n_kv_heads * c.d_head
-        q, k, v = q[:, : c.n_heads * c.d_head], k[:, :width], v[:, :width]
-        rope = DeviceRope(kv.cos, kv.sin, q_norm=layer.q_norm, k_norm=layer.k_norm, eps=c.norm_eps)
-        qk_norm_rope_store(q, k, v, rope, kv.layers[layer.index], batch.rows)
+        kv = self.kv
+        q = kv.turn_and_store(self.config, layer, batch.rows, q, k, v)
         out = self.scratch.activation("attended", *q.shape)
-        attention(q, kv.layers[layer.index], batch.rows, c.d_head**-0.5, kv.splits, out.f32)
+        attention(q, kv.layers[layer.index], batch.rows, self.config.d_head**-0.5, kv.splits, out.f32)
         quantise(out)
         return out
 

@@ -14,6 +14,7 @@ from hotset.host.attention import attend_kernel, rotate
 from hotset.host.compile import compiled
 from hotset.host.matmul import grouped_matmul
 from hotset.host.rearrange import to_planes
+from hotset.model.batch import MAX_ROWS
 from hotset.model.rope import rope_tables
 from hotset.model.routing import pick_row, score_row
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from hotset.quant.layout import Bytes, MatrixLayout, SpanLayout
 
 Rows = NDArray[np.float32]
-# The policy sees prompts as the GPU's decode kernels do, at most eight rows to a request.
-CACHE_ROWS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,8 +185,8 @@ class HostOps:
         self, x: Rows, a: Activation, picks: tuple[NDArray[np.int32], Rows], layer: Layer, batch: Batch
     ) -> Rows:
         chosen, weights = picks
-        for i in range(0, batch.n_rows, CACHE_ROWS):
-            self.cache.lookup(layer.index, chosen[i : i + CACHE_ROWS])
+        for i in range(0, batch.n_rows, MAX_ROWS):  # the policy sees prompts as the GPU's decode kernels do
+            self.cache.lookup(layer.index, chosen[i : i + MAX_ROWS])
         span = layer.experts
         experts, starts, pairs = _by_expert(chosen.reshape(-1), self.config.n_experts)
         spans = self.bank.base[layer.index] + experts * span.n_bytes
