@@ -59,10 +59,10 @@ class LoadOptions:
             raise InputError(f"device {self.device!r} is not one of auto, cuda, cpu")
         if self.n_ctx is not None:
             checked_ctx(self.n_ctx)
-        if self.n_ubatch is not None and not 16 <= self.n_ubatch <= 4096:
+        if self.n_ubatch is not None and not (type(self.n_ubatch) is int and 16 <= self.n_ubatch <= 4096):
             raise InputError(f"n_ubatch (-ub) must be 16 to 4096 tokens, not {self.n_ubatch!r}")
-        if self.record_steps < 0:
-            raise InputError(f"record_steps must be 0 or more, not {self.record_steps}")
+        if not (type(self.record_steps) is int and self.record_steps >= 0):
+            raise InputError(f"record_steps must be 0 or more, not {self.record_steps!r}")
 
     @property
     def size(self) -> CacheSize:

@@ -107,3 +107,10 @@ def test_the_memory_table_says_where_things_lie(demo):
     assert rows["experts"].n_bytes == demo.runner.model.bank.n_bytes
     assert rows["KV cache"].n_bytes == 2 * 6 * 2 * 64 * 2048 * 2
     assert demo.memory.total("gpu") == 0
+
+
+@pytest.mark.parametrize("name", ["n_ubatch", "record_steps"])
+@pytest.mark.parametrize("value", ["64", True, 64.5, -1])
+def test_counts_of_the_wrong_kind_are_told(name, value):
+    with pytest.raises(InputError, match=name):
+        hotset.load("demo", device="cpu", **{name: value})
