@@ -87,7 +87,8 @@ def test_the_kernel_decides_500_tokens_of_all_layers_as_the_reference_does(share
     assert np.array_equal(cache.recorded_picks(), expected)
     for layer, state in enumerate(states):
         held = state.expert_of_slot[state.expert_of_slot >= 0]
-        pool = cache._pools[layer].view(torch.int32).cpu().numpy().reshape(-1, 64)[: len(held)]
+        start, span = cache._pool_base()[layer] - cache._pool.data_ptr(), shape.span_bytes[layer]
+        pool = cache._pool[start : start + len(held) * span].view(torch.int32).cpu().numpy().reshape(-1, 64)
         assert np.array_equal(pool, np.repeat(layer * trace.n_experts + held[:, None], 64, axis=1))
 
 
