@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hotset.model.weights import EXPERT_ROLES, expert_tensor
 
 if TYPE_CHECKING:
-    from hotset.gguf import GGUFFile
+    from hotset.checkpoint import ModelFile
     from hotset.model.config import ModelConfig
     from hotset.quant.layout import SpanLayout
 
@@ -29,7 +29,7 @@ class Traffic:
         return self.dense_read + self.spans_read
 
 
-def traffic(file: GGUFFile, config: ModelConfig, spans: tuple[SpanLayout, ...]) -> Traffic:
+def traffic(file: ModelFile, config: ModelConfig, spans: tuple[SpanLayout, ...]) -> Traffic:
     """The bytes of a model: dense weights as they lie in the file, experts as they lie in the bank."""
     experts = {expert_tensor(i, role) for i in range(config.n_layers) for role in EXPERT_ROLES}
     dense = sum(t.n_bytes for t in file.tensors.values() if t.name not in experts)

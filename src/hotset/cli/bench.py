@@ -53,9 +53,9 @@ def bench(
     del verbose  # read where bugs are reported
     from hotset.bench.report import FORMATS, Table
     from hotset.bench.runner import Plan
+    from hotset.checkpoint import open_model
     from hotset.cli.inspection import inspect_file
     from hotset.engine.loading import resolve
-    from hotset.gguf import open_gguf
 
     if output not in FORMATS:
         raise InputError(f"-o {output!r} is not one of {', '.join(FORMATS)}")
@@ -71,7 +71,7 @@ def bench(
         )
         for size, n in product(sizes, counts)
     ]  # fmt: skip
-    with open_gguf(resolve(path)) as opened:
+    with open_model(resolve(path)) as opened:
         inspection = inspect_file(opened)
     swept = [name for name, values in (("threads", counts), ("cache", sizes)) if len(values) > 1]
     table = Table(output, swept)

@@ -25,11 +25,11 @@ def inspect(
 ) -> None:
     """Show a file's architecture, experts, formats, bytes, and what fits which VRAM; nothing is loaded."""
     del verbose  # read where bugs are reported
+    from hotset.checkpoint import open_model
     from hotset.cli.inspection import facts, header_numbers, inspect_file, metadata_rows
     from hotset.engine.loading import resolve
-    from hotset.gguf import open_gguf
 
-    with held_warnings(), open_gguf(resolve(options.chosen_model(model, model_option))) as file:
+    with held_warnings(), open_model(resolve(options.chosen_model(model, model_option))) as file:
         inspection = inspect_file(file)
         if json:
             put_json(facts(inspection, with_metadata=metadata))

@@ -19,7 +19,8 @@ from hotset.model.batch import MAX_ROWS
 from hotset.model.weights import Tensors, expert_layouts
 
 if TYPE_CHECKING:
-    from hotset.gguf import GGUFFile, Metadata, TensorInfo
+    from hotset.checkpoint import ModelFile
+    from hotset.gguf import Metadata, TensorInfo
     from hotset.model.config import ModelConfig
     from hotset.quant.layout import SpanLayout
 
@@ -71,7 +72,7 @@ class Needs:
 class Inspection:
     """A file's header; `needs` is None, and `problem` says why, where hotset cannot run it."""
 
-    file: GGUFFile
+    file: ModelFile
     architecture: str
     name: str
     formats: Formats
@@ -83,7 +84,7 @@ class Inspection:
         return sum(t.n_elements for t in self.file.tensors.values())
 
 
-def inspect_file(file: GGUFFile) -> Inspection:
+def inspect_file(file: ModelFile) -> Inspection:
     """Everything about an opened file; what is wrong with the model (not with the file) becomes `problem`."""
     metadata = file.metadata
     try:
@@ -100,7 +101,7 @@ def inspect_file(file: GGUFFile) -> Inspection:
     )
 
 
-def model_needs(file: GGUFFile) -> Needs:
+def model_needs(file: ModelFile) -> Needs:
     config = model_config(file.metadata)
     spans = expert_layouts(Tensors(file), config)
     file.tensor("token_embd.weight")

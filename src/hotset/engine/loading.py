@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from hotset.checkpoint import is_checkpoint, open_model
 from hotset.engine.memory import check_host_room, checked_ctx, host_plan, kv_bytes
 from hotset.errors import FileError, InputError
 from hotset.experts.policy import Policy
 from hotset.experts.slots import CacheShape, CacheSize, parse_bytes
-from hotset.gguf import open_gguf
 from hotset.host.threads import checked_threads
 from hotset.model import model_config
 from hotset.model.batch import MAX_ROWS
 from hotset.model.weights import EXPERT_ROLES, Tensors, expert_layouts, expert_tensor, load_weights
 
 if TYPE_CHECKING:
+    from hotset.checkpoint import ModelFile
     from hotset.engine.engine import Engine
     from hotset.engine.memory import MemoryPlan
     from hotset.engine.runner import Runner
     from hotset.experts.bank import ExpertBank
-    from hotset.gguf import GGUFFile
     from hotset.model.config import ModelConfig
     from hotset.quant.layout import SpanLayout
     from hotset.text.chat import ChatTemplate
@@ -79,7 +79,7 @@ class LoadOptions:
 class Source:
     """An opened and checked file: everything that loading onto a device starts from."""
 
-    file: GGUFFile
+    file: ModelFile
     config: ModelConfig
     tensors: Tensors
     spans: tuple[SpanLayout, ...]
@@ -115,9 +115,12 @@ def resolve(model: str | os.PathLike[str]) -> Path:
     if model == "demo":
         return Path(__file__).resolve().parents[1] / "data" / DEMO
     path = Path(model).expanduser()
-    if path.is_dir():
+    if path.is_dir() and not is_checkpoint(path):
         raise FileError(
-            path, "model", "is a folder", hint="name the .gguf file in it (for a split model any of its parts)"
+            path,
+            "model",
+            "is a folder without a checkpoint (config.json and .safetensors)",
+            hint="name the .gguf file in it (for a split model any of its parts)",
         )
     if not path.exists():
         raise FileError(
@@ -146,7 +149,7 @@ def load(
 ) -> Engine:
     """Load a model and make it ready.
 
-    `model` is "demo" or the path of a GGUF file (any part of a split one). `device` "auto" takes the GPU where one can be used.
+    `model` is "demo", the path of a GGUF file (any part of a split one), or the folder of a Hugging Face checkpoint. `device` "auto" takes the GPU where one can be used.
     `expert_cache` is its size: "6GiB", "25%" of each layer's experts, "16slots" per layer, "auto" or "off"; `policy` is lrfu:HALF_LIFE,
     lru, lfu or static. `vram` bounds all that is put on the GPU ("8GiB" or bytes). `n_ctx` is the context in tokens, `threads` the CPU
     threads (default: physical cores). `pre` overrides the tokenizer's name for splitting text. `record_steps` keeps the picks of so many
@@ -166,7 +169,7 @@ def load(
         options.vram_bytes,
     )  # all arguments are checked before a long load begins
     checked_threads(options.threads)
-    file = open_gguf(resolve(model))
+    file = open_model(resolve(model))
     config = model_config(file.metadata)
     tensors = Tensors(file)
     source = Source(

@@ -2,7 +2,7 @@
 
 from hotset.gguf.metadata import MISSING, Metadata
 from hotset.gguf.reader import GGUFFile, open_gguf
-from hotset.gguf.strings import StringArray
+from hotset.gguf.strings import StringArray, string_array
 from hotset.gguf.tensors import TensorInfo
 from hotset.gguf.types import GGML_TYPES, REMOVED_TYPES, TYPES_BY_NAME, GGMLType
 from hotset.gguf.writer import GGUFWriter
@@ -19,4 +19,5 @@ __all__ = [
     "StringArray",
     "TensorInfo",
     "open_gguf",
+    "string_array",
 ]

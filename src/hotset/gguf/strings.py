@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
 from hotset.errors import FileError
@@ -52,6 +52,16 @@ class StringArray(Sequence[str]):
 
     def __repr__(self) -> str:
         return f"StringArray({self[:3]!r}, {len(self):,} strings)"
+
+
+def string_array(items: Iterable[str]) -> StringArray:
+    """Make one of strings in memory, as if read from a file."""
+    blob, ends = bytearray(), array("q", [0])
+    for item in items:
+        raw = item.encode("utf-8", "surrogateescape")
+        blob += U64.pack(len(raw)) + raw
+        ends.append(len(blob))
+    return StringArray(bytes(blob), ends)
 
 
 def read_strings(cursor: Cursor, thing: str) -> StringArray:

@@ -13,7 +13,8 @@ from hotset.quant.formats import FORMATS
 from hotset.quant.layout import Bytes, MatrixLayout, SpanLayout
 
 if TYPE_CHECKING:
-    from hotset.gguf import GGUFFile, TensorInfo
+    from hotset.checkpoint import ModelFile
+    from hotset.gguf import TensorInfo
     from hotset.model.config import ModelConfig
 
 EXPERT_ROLES = ("gate", "up", "down")
@@ -59,7 +60,7 @@ class Weights:
 class Tensors:
     """The tensors of a file by name, each handed out with the shape it must have; what is left over at the end is an error."""
 
-    def __init__(self, file: GGUFFile) -> None:
+    def __init__(self, file: ModelFile) -> None:
         self.file = file
         self._left = set(file.tensors)
         unknown = sorted(

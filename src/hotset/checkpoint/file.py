@@ -1,0 +1,102 @@
+"""A checkpoint with the face of a GGUF file: metadata, tensors by GGUF name, and their bytes, made when asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Self, TypeAlias
+
+from hotset.checkpoint.config import Config, shared_keys
+from hotset.checkpoint.families import FAMILIES, Family
+from hotset.checkpoint.recipes import make, recipes
+from hotset.checkpoint.shards import Shards
+from hotset.checkpoint.vocabulary import vocabulary_keys
+from hotset.errors import UnsupportedError
+from hotset.gguf import GGUFFile, Metadata, TensorInfo, open_gguf
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    import numpy.typing as npt
+
+
+def open_model(path: Path) -> ModelFile:
+    """Open a GGUF file (any part of a split one) or a checkpoint's folder."""
+    return open_checkpoint(path) if is_checkpoint(path) else open_gguf(path)
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a path is a folder of a Hugging Face checkpoint."""
+    return path.is_dir() and (path / "config.json").is_file() and any(path.glob("*.safetensors"))
+
+
+def open_checkpoint(path: Path) -> CheckpointFile:
+    """Open a folder with config.json and .safetensors files.
+
+    Raises FileError where something is missing or damaged, UnsupportedError (naming all) for a model type or tensors not known.
+    """
+    config = Config.read(path / "config.json")
+    kind = config.values.get("model_type")
+    family = FAMILIES.get(str(kind))
+    if family is None:
+        raise UnsupportedError(
+            path, "model_type", f"{kind!r} is not supported as a checkpoint", value=kind,
+            hint=f"take a GGUF file of the model; checkpoints of {', '.join(FAMILIES)} load",
+        )  # fmt: skip
+    return CheckpointFile(path, Shards(path), config, family)
+
+
+class CheckpointFile:
+    """See gguf.GGUFFile, whose members it has."""
+
+    version = 3
+
+    def __init__(self, path: Path, shards: Shards, config: Config, family: Family) -> None:
+        self.path = path
+        self.parts = shards.paths
+        self.file_bytes = shards.n_bytes
+        self._shards = shards
+        self._config = config
+        self._recipes = recipes(shards, family, config)
+        self.tensors: Mapping[str, TensorInfo] = MappingProxyType({name: r.info for name, r in self._recipes.items()})
+        keys = shared_keys(config) | family.keys(config)
+        self.metadata = Metadata(
+            path,
+            {
+                "general.architecture": family.architecture,
+                "general.name": path.resolve().name,
+                **{f"{family.architecture}.{key}": value for key, value in keys.items()},
+                **vocabulary_keys(path, config),
+            },
+        )
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all tensors as GGUF."""
+        return sum(tensor.n_bytes for tensor in self.tensors.values())
+
+    def tensor(self, name: str) -> TensorInfo:
+        return self.tensors[name]
+
+    def data(self, name: str) -> npt.NDArray[np.uint8]:
+        """The tensor's bytes, made anew at each call."""
+        found: npt.NDArray[np.uint8] = make(self._recipes[name], self._shards, self._config).numpy()
+        return found
+
+    def let_go(self, name: str) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """Files are closed with the object."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+ModelFile: TypeAlias = GGUFFile | CheckpointFile
