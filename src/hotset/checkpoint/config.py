@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hotset.errors import FileError
 
 _MISSING: Any = object()
@@ -89,7 +92,7 @@ COUNTS = {
     "attention.key_length": "head_dim",
     "attention.value_length": "head_dim",
     "expert_count": "num_experts num_local_experts n_routed_experts moe_num_experts",
-    "expert_used_count": "num_experts_per_tok moe_topk moe_k",
+    "expert_used_count": "num_experts_per_tok moe_topk moe_k top_k_experts",
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
     "expert_shared_count": "n_shared_experts moe_num_shared_experts num_shared_expert",
@@ -101,6 +104,8 @@ NUMBERS = {
     "attention.layer_norm_rms_epsilon": "rms_norm_eps norm_eps",
     "expert_weights_scale": "routed_scaling_factor",
 }
+# Kinds of stretching that GGUF files carry as tensors.
+FACTORS = ("llama3", "longrope", "proportional")
 GATING = {"softmax": 1, "sigmoid": 2}
 
 
@@ -122,8 +127,11 @@ def rope_keys(config: Config) -> dict[str, Any]:
     rope = config.rope
     keys: dict[str, Any] = {"rope.freq_base": float(rope.get("rope_theta") or 10000.0)}
     kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind in ("default", None):
-        return keys
+    if kind in ("default", None, *FACTORS):
+        original = rope.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
+        return keys | (
+            {"rope.scaling.original_context_length": int(original)} if kind == "longrope" and original else {}
+        )
     if kind not in ("linear", "yarn"):
         raise FileError(
             config.path,
@@ -146,3 +154,35 @@ def rope_keys(config: Config) -> dict[str, Any]:
         if rope.get("mscale_all_dim"):
             keys["rope.scaling.yarn_log_multiplier"] = 0.1 * float(rope["mscale_all_dim"])
     return keys
+
+
+def rope_tensors(config: Config) -> dict[str, NDArray[np.float32]]:
+    """Factors that divide the frequencies of rotary positions, by the name of their GGUF tensor; float32 [rotated / 2]."""
+    rope = config.rope
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind == "longrope":
+        return {
+            f"rope_factors_{length}.weight": np.asarray(rope[f"{length}_factor"], np.float32)
+            for length in ("long", "short")
+        }
+    if kind == "llama3":
+        return {"rope_freqs.weight": llama3_factors(rope, config)}
+    if kind == "proportional":
+        # Only a first part of the pairs turns; the frequencies are those of the whole head.
+        head = config.int("global_head_dim", None)
+        head = head or max(entry.get("head_dim", 0) for entry in config.get("per_layer_config", {"": {}}).values())
+        pairs = (head or config.int("head_dim")) // 2
+        turning = int(pairs * rope.get("partial_rotary_factor", 1.0))
+        return {"rope_freqs.weight": np.where(np.arange(pairs) < turning, 1, 1e30).astype(np.float32)}
+    return {}
+
+
+def llama3_factors(rope: Mapping[str, Any], config: Config) -> NDArray[np.float32]:
+    """Llama 3.1's: long waves are stretched, short ones not, and between the two it goes over smoothly."""
+    head = config.int("head_dim", config.int("hidden_size") // config.int("num_attention_heads"))
+    theta, factor, original = (float(rope[k]) for k in ("rope_theta", "factor", "original_max_position_embeddings"))
+    low, high = float(rope.get("low_freq_factor", 1.0)), float(rope.get("high_freq_factor", 4.0))
+    waves = 2 * np.pi * theta ** (np.arange(0, head, 2, dtype=np.float64) / head)
+    smooth = np.clip((original / waves - low) / (high - low), 0, 1)
+    factors: NDArray[np.float32] = (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
+    return factors

@@ -142,6 +142,20 @@ CONVOLUTION: Names = {
     "feed_forward.experts.E.w3": "ffn_up_exps",
     "feed_forward.experts.E.w2": "ffn_down_exps",
 }
+GEMMA: Names = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+    "post_feedforward_layernorm_1": "post_ffw_norm_1",
+    "post_feedforward_layernorm_2": "post_ffw_norm_2",
+    "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+    "router.proj": "ffn_gate_inp",
+    "router.scale": (("ffn_gate_inp.scale", same),),
+    "router.per_expert_scale": (("ffn_down_exps.scale", same),),
+    "experts.gate_up_proj": (("ffn_gate_exps.weight", half(0)), ("ffn_up_exps.weight", half(1))),
+    "experts.down_proj": (("ffn_down_exps.weight", same),),
+    "layer_scalar": (("layer_output_scale.weight", same),),
+}
 
 
 @dataclass(frozen=True)
@@ -223,6 +237,32 @@ def ernie_keys(config: Config) -> dict[str, Any]:
     return keys | ({"expert_shared_feed_forward_length": width * n_shared} if n_shared else {})
 
 
+def gemma_keys(config: Config) -> dict[str, Any]:
+    """Layers with a window have heads of their own size, and rotary positions of their own."""
+    kinds = config.get("layer_types", [])
+    windowed = [kind == "sliding_attention" for kind in kinds]
+    other: dict[str, Any] = next(iter(config.get("per_layer_config", {}).values()), {})
+    head, heads = config.int("head_dim"), config.int("num_key_value_heads")
+    wide = config.int("global_head_dim", other.get("head_dim", head))
+    few = config.int("num_global_key_value_heads", other.get("num_key_value_heads", heads))
+    local = config.get("rope_parameters", {}).get("sliding_attention", {})
+    keys = {
+        "attention.head_count_kv": [heads if window else few for window in windowed],
+        "attention.sliding_window": config.int("sliding_window"),
+        "attention.sliding_window_pattern": windowed,
+        "attention.key_length": wide,
+        "attention.value_length": wide,
+        "attention.key_length_swa": head,
+        "attention.value_length_swa": head,
+        "rope.dimension_count": wide,
+        "rope.dimension_count_swa": head,
+        "rope.freq_base_swa": float(local.get("rope_theta", 10000.0)),
+        "final_logit_softcapping": config.float("final_logit_softcapping", None),
+        "embedding_length_per_layer_input": config.int("hidden_size_per_layer_input", 0),
+    }
+    return {key: value for key, value in keys.items() if value is not None}
+
+
 GATING_SIGMOID = 2
 NEXT_ENDS: Names = {"norm": (("output_norm.weight", one_added),)}
 
@@ -247,6 +287,9 @@ FAMILIES: dict[str, Family] = {
     ),
     "granitemoe": Family("granitemoe", {**PERMUTED, **GRANITE}, granite_keys),
     "granitemoeshared": Family("granitemoe", {**PERMUTED, **GRANITE}, granite_keys),
+    "phimoe": Family("phimoe", MIXTRAL),
+    "gemma4": Family("gemma4", GEMMA, gemma_keys),
+    "gemma4_text": Family("gemma4", GEMMA, gemma_keys),
     "qwen3_next": Family("qwen3next", {**shared_experts("shared_expert"), **DELTA}, delta_keys, NEXT_ENDS),
     "ernie4_5_moe": Family(
         "ernie4_5-moe",

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from hotset.checkpoint.config import Config, shared_keys
+import numpy as np
+
+from hotset.checkpoint.config import Config, rope_tensors, shared_keys
 from hotset.checkpoint.families import FAMILIES, Family
 from hotset.checkpoint.recipes import make, recipes
 from hotset.checkpoint.shards import Shards
 from hotset.checkpoint.vocabulary import vocabulary_keys
 from hotset.errors import UnsupportedError
-from hotset.gguf import GGUFFile, Metadata, TensorInfo, open_gguf
+from hotset.gguf import TYPES_BY_NAME, GGUFFile, Metadata, TensorInfo, open_gguf
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy as np
     import numpy.typing as npt
 
 
@@ -59,14 +60,17 @@ class CheckpointFile:
         self._shards = shards
         self._config = config
         self._recipes = recipes(shards, family, config)
-        self.tensors: Mapping[str, TensorInfo] = MappingProxyType({name: r.info for name, r in self._recipes.items()})
+        self._made = rope_tensors(config)
+        kind = TYPES_BY_NAME["F32"]
+        made = {name: TensorInfo(name, x.shape, kind, x.nbytes, 0, 0) for name, x in self._made.items()}
+        self.tensors: Mapping[str, TensorInfo] = MappingProxyType({n: r.info for n, r in self._recipes.items()} | made)
         keys = shared_keys(config) | family.keys(config)
         self.metadata = Metadata(
             path,
             {
                 "general.architecture": family.architecture,
                 "general.name": path.resolve().name,
-                **{f"{family.architecture}.{key}": value for key, value in keys.items()},
+                **{f"{family.architecture}.{key}": as_stored(value) for key, value in keys.items()},
                 **vocabulary_keys(path, config),
             },
         )
@@ -81,6 +85,8 @@ class CheckpointFile:
 
     def data(self, name: str) -> npt.NDArray[np.uint8]:
         """The tensor's bytes, made anew at each call."""
+        if name in self._made:
+            return self._made[name].view(np.uint8)
         found: npt.NDArray[np.uint8] = make(self._recipes[name], self._shards, self._config).numpy()
         return found
 
@@ -97,6 +103,11 @@ class CheckpointFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def as_stored(value: Any) -> Any:
+    """Lists as the arrays that reading a GGUF file gives."""
+    return np.asarray(value) if isinstance(value, list) else value
 
 
 ModelFile: TypeAlias = GGUFFile | CheckpointFile
