@@ -31,10 +31,7 @@ class ByteLevel:
     def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any], pre: PreTokenizer) -> None:
         self._vocabulary = vocabulary
         self._pre = pre
-        merges = read_array(metadata, "merges", vocabulary.path, str)
-        if merges is None:
-            raise FileError(vocabulary.path, "tokenizer.ggml.merges", "is missing")
-        self._merges = merges
+        self._merges = read_merges(metadata, vocabulary.path)
         self._missing = [byte for byte, character in CHARACTERS.items() if character not in vocabulary.ids]
 
     def encode(self, text: str) -> list[int]:
@@ -59,19 +56,14 @@ class ByteLevel:
 
     @cached_property
     def _encoder(self) -> tokenizers.Tokenizer:
-        from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+        from tokenizers import Tokenizer, models, pre_tokenizers
 
-        ids, types = self._vocabulary.ids, self._vocabulary.types
-        # A control token must never come out of plain text, so the merging side does not know it.
-        hidden = (TokenType.CONTROL, TokenType.UNKNOWN)
-        words = {text: index for text, index in ids.items() if types[index] not in hidden and is_text(text)}
+        words = plain_words(self._vocabulary)
         model = models.BPE(words, usable_merges(self._merges, words, self._vocabulary.path))
         model.ignore_merges = self._pre.ignore_merges
         encoder = Tokenizer(model)
-        cuts = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in self._pre.patterns]
-        encoder.pre_tokenizer = pre_tokenizers.Sequence(
-            [*cuts, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-        )
+        as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        encoder.pre_tokenizer = pre_tokenizers.Sequence([*self._pre.cuts(), as_bytes])
         return encoder
 
 
@@ -81,6 +73,20 @@ def is_text(token: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def plain_words(vocabulary: Vocabulary) -> dict[str, int]:
+    """Return the tokens that plain text may become; a control token must never come out of it, so merging does not know them."""
+    hidden = (TokenType.CONTROL, TokenType.UNKNOWN)
+    types = vocabulary.types
+    return {text: index for text, index in vocabulary.ids.items() if types[index] not in hidden and is_text(text)}
+
+
+def read_merges(metadata: Mapping[str, Any], path: str) -> list[str]:
+    merges = read_array(metadata, "merges", path, str)
+    if merges is None:
+        raise FileError(path, "tokenizer.ggml.merges", "is missing")
+    return merges
 
 
 def usable_merges(merges: Sequence[str], words: Mapping[str, int], path: str) -> list[tuple[str, str]]:

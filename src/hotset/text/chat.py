@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 from hotset.errors import InputError
 from hotset.text.marks import Marks
+from hotset.text.messages import prepared_messages, writes_objects, writes_parts
 from hotset.text.vocabulary import warn
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ class ChatTemplate:
     def __init__(self, source: str, *, bos: str = "", eos: str = "") -> None:
         self.source = source
         self._tokens = {"bos_token": bos, "eos_token": eos}
-        self._environment, self._template = compile_template(source)
+        self._environment, self._template, self._variables = compile_template(source)
 
     def render(
         self,
@@ -51,12 +53,28 @@ class ChatTemplate:
         except Exception as error:
             raise template_error(error) from error
 
+    def reads(self, variable: str) -> bool:
+        """Whether the template looks at a variable such as `tools` or `enable_thinking`; what it does not read has no effect."""
+        return variable in self._variables
+
+    @cached_property
+    def wants_argument_text(self) -> bool:
+        """Whether the template writes the arguments of tool calls only where they are JSON text, not objects."""
+        return not writes_objects(self)
+
+    @cached_property
+    def wants_one_text(self) -> bool:
+        """Whether the template writes content only where it is one text, not a list of parts."""
+        return not writes_parts(self)
+
     def _pieces(self, given: Mapping[str, Any]) -> list[str]:
         return [self._environment.sliced(piece) for piece in self._template.generate(given)]
 
 
-def compile_template(source: str) -> tuple[MeteredEnvironment, Template]:
+def compile_template(source: str) -> tuple[MeteredEnvironment, Template, frozenset[str]]:
+    """Return where the template runs, the template, and the variables that it reads."""
     from jinja2 import Template
+    from jinja2.meta import find_undeclared_variables
 
     from hotset.text.meter import Metering
     from hotset.text.sandbox import MeteredEnvironment
@@ -69,10 +87,12 @@ def compile_template(source: str) -> tuple[MeteredEnvironment, Template]:
     try:
         with environment.metered(source):
             tree = environment.parse(source)
+            variables = frozenset(find_undeclared_variables(tree))
             tree = Metering().visit(tree)
             tree.set_environment(environment)
             code = environment.compile(tree, filename=FILENAME)
-            return environment, Template.from_code(environment, code, environment.make_globals(None))
+            template = Template.from_code(environment, code, environment.make_globals(None))
+            return environment, template, variables
     except Exception as error:
         raise template_error(error) from error
 
@@ -114,9 +134,9 @@ def encode_chat(
     """Return the ids of a rendered chat, with exactly one BOS where the model wants one.
 
     Control tokens that the template writes are parsed; the same spelled out by a user (in messages, tools or variables) is plain
-    text, unless `parse_content`.
+    text, unless `parse_content`. `messages` are in OpenAI's form, and are prepared for the template (`prepared_messages`).
     """
-    inputs = {"messages": messages, "tools": tools, **variables}
+    inputs = {"messages": prepared_messages(template, messages), "tools": tools, **variables}
     marks = Marks(tokenizer.control_texts, inputs, template.source)
     if not parse_content:
         inputs = marks.hide(inputs)

@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hotset.errors import FileError
-from hotset.text.byte_level import RAW_TYPES, is_text
-from hotset.text.vocabulary import TokenType, Vocabulary, read_array, read_value
+from hotset.text.byte_level import RAW_TYPES, plain_words
+from hotset.text.vocabulary import Vocabulary, read_array, read_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,13 +32,10 @@ class SentencePiece:
         if scores is None:
             raise FileError(path, "tokenizer.ggml.scores", "is missing, and without it merges have no order")
         self._scores = scores
-        missing = [name for name in BYTE_NAMES if name not in vocabulary.ids]
-        if missing:
-            problem = f"lacks {len(missing)} of the 256 byte tokens, the first {missing[0]}: some text has no tokens"
-            raise FileError(path, "tokenizer.ggml.tokens", problem, value=missing[0])
+        byte_ids = all_byte_ids(vocabulary)
         self._space = SPACE if SPACE in vocabulary.ids else " "
         # A literal U+2581 would come back as a space, so it goes as bytes.
-        self._literal_space = [vocabulary.ids[BYTE_NAMES[byte]] for byte in SPACE.encode()]
+        self._literal_space = [byte_ids[byte] for byte in SPACE.encode()]
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of plain text, no special tokens in it, that stands at the start or after a special token."""
@@ -55,22 +52,14 @@ class SentencePiece:
 
     def token_bytes(self, index: int) -> bytes:
         """Return the bytes that a token stands for."""
-        text, kind = self._vocabulary.text(index), self._vocabulary.types[index]
-        if kind in RAW_TYPES:
-            return text.encode("utf-8", "surrogateescape")
-        byte = BYTE_TOKEN.fullmatch(text)
-        if byte:
-            return bytes.fromhex(byte[1])
-        return text.replace(SPACE, " ").encode("utf-8", "surrogateescape")
+        return piece_bytes(self._vocabulary, index)
 
     @cached_property
     def _encoder(self) -> tokenizers.Tokenizer:
         from tokenizers import Tokenizer, models
 
-        ids, types = self._vocabulary.ids, self._vocabulary.types
-        # A control or byte token must never come out of plain text by merging.
-        hidden = (TokenType.CONTROL, TokenType.UNKNOWN)
-        words = {text: index for text, index in ids.items() if types[index] not in hidden and is_text(text)}
+        words = plain_words(self._vocabulary)
+        # A byte token must never come out of plain text by merging.
         pieces = {text: index for text, index in words.items() if not BYTE_TOKEN.fullmatch(text)}
         return Tokenizer(models.BPE(words, self._merges(pieces), byte_fallback=True))
 
@@ -84,3 +73,23 @@ class SentencePiece:
         ]
         ranked.sort()
         return [(left, right) for _, _, left, right in ranked]
+
+
+def all_byte_ids(vocabulary: Vocabulary) -> list[int]:
+    """Return the ids of <0x00> to <0xFF>; FileError where one is missing."""
+    missing = [name for name in BYTE_NAMES if name not in vocabulary.ids]
+    if missing:
+        problem = f"lacks {len(missing)} of the 256 byte tokens, the first {missing[0]}: some text has no tokens"
+        raise FileError(vocabulary.path, "tokenizer.ggml.tokens", problem, value=missing[0])
+    return [vocabulary.ids[name] for name in BYTE_NAMES]
+
+
+def piece_bytes(vocabulary: Vocabulary, index: int) -> bytes:
+    """Return the bytes of a token whose text has U+2581 for spaces, or is a byte's name."""
+    text, kind = vocabulary.text(index), vocabulary.types[index]
+    if kind in RAW_TYPES:
+        return text.encode("utf-8", "surrogateescape")
+    byte = BYTE_TOKEN.fullmatch(text)
+    if byte:
+        return bytes.fromhex(byte[1])
+    return text.replace(SPACE, " ").encode("utf-8", "surrogateescape")

@@ -10,10 +10,14 @@ from hotset.errors import InputError, UnsupportedError
 from hotset.text.byte_level import ByteLevel, is_text
 from hotset.text.marks import ControlTexts
 from hotset.text.pre import PRE_TOKENIZERS, PreTokenizer
+from hotset.text.raw_bpe import RawBPE
 from hotset.text.sentencepiece import SentencePiece
-from hotset.text.vocabulary import TokenType, Vocabulary, read_value, warn
+from hotset.text.unigram import Unigram
+from hotset.text.vocabulary import TokenType, Vocabulary, read_array, read_value, warn
 
 NO_TOKENIZER = frozenset({"", "none", "no_vocab", "test"})
+RAW_MODEL = "gemma4"
+MODELS = "'gpt2' (byte-level BPE), 'gemma4' (BPE), 'llama' (SentencePiece) and 't5' (Unigram)"
 PARSED_ON_REQUEST = (TokenType.CONTROL, TokenType.UNKNOWN)
 
 
@@ -76,25 +80,31 @@ class Tokenizer:
         """Read `tokenizer.ggml.*`. `path` names the file in messages; `pre` overrides `tokenizer.ggml.pre`."""
         model = read_value(metadata, "model", path, str, "none")
         if model in NO_TOKENIZER:
-            absent = NoTokens(path, vocab_size(metadata))
+            absent = NoTokens(path, vocab_size(metadata, path))
             return cls(Vocabulary(path, absent, [], {}, {}), absent, add_bos=False, add_eos=False)
-        if model == "gpt2":
-            splitting = pre_tokenizer(metadata, path, pre)
+        if model in ("gpt2", RAW_MODEL):
+            splitting = pre_tokenizer(metadata, path, RAW_MODEL if model == RAW_MODEL else pre)
             vocabulary = Vocabulary.from_metadata(metadata, path, {})
-            codec: Codec = ByteLevel(vocabulary, metadata, splitting)
-            add_bos = splitting.add_bos
+            raw = splitting.raw
+            codec: Codec = RawBPE(vocabulary, metadata) if raw else ByteLevel(vocabulary, metadata, splitting)
+            add_bos, add_eos = splitting.add_bos, False
         elif model == "llama":
             vocabulary = Vocabulary.from_metadata(metadata, path, {"unk": 0, "bos": 1, "eos": 2})
-            codec, add_bos = SentencePiece(vocabulary, metadata), True
+            codec, add_bos, add_eos = SentencePiece(vocabulary, metadata), True, False
+        elif model == "t5":
+            vocabulary = Vocabulary.from_metadata(metadata, path, {"pad": 0, "eos": 1, "unk": 2})
+            codec, add_bos, add_eos = Unigram(vocabulary, metadata), False, True
         else:
-            problem = f"is {model!r}; this build knows 'gpt2' (byte-level BPE) and 'llama' (SentencePiece)"
+            problem = f"is {model!r}; this build knows {MODELS}"
             hint = "use a file with one of these tokenizers"
             raise UnsupportedError(path, "tokenizer.ggml.model", problem, value=model, hint=hint)
+        add_bos = read_value(metadata, "add_bos_token", path, bool, add_bos)
         return cls(
             vocabulary,
             codec,
-            add_bos=read_value(metadata, "add_bos_token", path, bool, add_bos),
-            add_eos=read_value(metadata, "add_eos_token", path, bool, False),
+            # Early gemma4 files say false, and the model is lost without.
+            add_bos=add_bos or model == RAW_MODEL,
+            add_eos=read_value(metadata, "add_eos_token", path, bool, add_eos),
         )
 
     @property
@@ -199,9 +209,11 @@ class TokenBytes:
         return raw if self._special or index not in self._tokenizer.special_ids else b""
 
 
-def vocab_size(metadata: Mapping[str, Any]) -> int:
+def vocab_size(metadata: Mapping[str, Any], path: str) -> int:
+    """How many ids a file without a usable tokenizer has: what it says, or placeholder tokens that it lists."""
     value = metadata.get(f"{metadata.get('general.architecture')}.vocab_size", 0)
-    return value if isinstance(value, int) and 0 <= value < 1 << 31 else 0
+    listed = len(read_array(metadata, "tokens", path, str) or [])
+    return value if isinstance(value, int) and 0 < value < 1 << 31 else listed
 
 
 def pre_tokenizer(metadata: Mapping[str, Any], path: str, override: str | None) -> PreTokenizer:

@@ -161,12 +161,14 @@ def with_end_ids(vocabulary: Vocabulary) -> Vocabulary:
                 "it does not end answers"
             )
             del roles[role]
+    if "<|tool_response>" in vocabulary.ids:  # Gemma 4, where </s> is HTML
+        named.discard(vocabulary.ids.get("</s>", NO_ID))
     # In the harmony format <|end|> closes a message, and only <|return|> and <|call|> close the answer.
     closers = {"<|return|>", "<|call|>", "<|calls|>", "<|flush|>"} & vocabulary.ids.keys()
     types = list(vocabulary.types)
     for index in named:
         types[index] = TokenType.CONTROL
-    end_ids = frozenset(named) - ({vocabulary.ids.get("<|end|>", -1)} if len(closers) > 1 else set())
+    end_ids = frozenset(named) - ({vocabulary.ids.get("<|end|>", NO_ID)} if len(closers) > 1 else set())
     return replace(vocabulary, types=types, roles=roles, end_ids=end_ids)
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 SEPARATOR = "\n__ggml_vocab_test__\n"
 
 
@@ -61,10 +62,30 @@ def byte_level(extra: dict[str, int] | None = None, merges=(), **keys) -> dict[s
 def sentence_piece(pieces: dict[str, float] | None = None, extra: dict[str, int] | None = None, **keys):
     """Metadata of a SentencePiece vocabulary: <unk>, <s>, </s>, 256 bytes, `pieces` with scores, and `extra` tokens with types."""
     pieces, extra = pieces or {"\u2581": 0.0}, extra or {}
-    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces, *extra]
+    tokens = ["<unk>", "<s>", "</s>", *BYTES, *pieces, *extra]
     types = [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256, *[NORMAL] * len(pieces), *extra.values()]
     scores = [*[0.0] * 259, *pieces.values(), *[0.0] * len(extra)]
     return with_keys("llama", tokens, types, {"scores": scores} | keys)
+
+
+def raw_bpe(merges=(), extra: dict[str, int] | None = None, **keys):
+    """Metadata of a vocabulary like Gemma 4's: <pad>, <eos>, <bos>, 256 bytes, the characters and results of `merges`, and `extra`."""
+    extra = extra or {}
+    parts = [part for merge in merges for part in merge.split(" ")]
+    pieces = dict.fromkeys([*"\u2581abc", *parts, *(merge.replace(" ", "") for merge in merges)])
+    tokens = ["<pad>", "<eos>", "<bos>", *BYTES, *pieces, *extra]
+    types = [CONTROL] * 3 + [BYTE] * 256 + [NORMAL] * len(pieces) + [*extra.values()]
+    given = {"merges": list(merges), "bos_token_id": 2, "eos_token_id": 1} | keys
+    return with_keys("gemma4", tokens, types, given)
+
+
+def unigram(pieces: dict[str, float], extra: dict[str, int] | None = None, **keys):
+    """Metadata of a Unigram vocabulary: <pad>, </s>, <unk>, `pieces` with scores, and `extra` tokens with types."""
+    extra = extra or {}
+    tokens = ["<pad>", "</s>", "<unk>", *pieces, *extra]
+    types = [CONTROL, CONTROL, UNKNOWN, *[NORMAL] * len(pieces), *extra.values()]
+    scores = [0.0] * 3 + [*pieces.values()] + [0.0] * len(extra)
+    return with_keys("t5", tokens, types, {"scores": scores, "add_space_prefix": True} | keys)
 
 
 def with_keys(model: str, tokens: list[str], types: list[int], keys: dict[str, object]) -> dict[str, object]:
@@ -80,3 +101,13 @@ def bpe_metadata():
 @pytest.fixture(scope="session")
 def spm_metadata():
     return sentence_piece
+
+
+@pytest.fixture(scope="session")
+def raw_metadata():
+    return raw_bpe
+
+
+@pytest.fixture(scope="session")
+def unigram_metadata():
+    return unigram

@@ -6,9 +6,7 @@ import json
 from datetime import datetime
 
 import pytest
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from hotset.errors import InputError
 from hotset.text import ChatTemplate, Tokenizer, TokenizerWarning, default_template, encode_chat
 
 CONTROL, USER_DEFINED = 3, 4
@@ -17,38 +15,6 @@ CHAT = [
     {"role": "user", "content": "Hi"},
     {"role": "assistant", "content": "Hello!"},
     {"role": "user", "content": "Bye"},
-]
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "weather",
-            "description": "Tells the weather.",
-            "parameters": {"type": "object", "properties": {"city": {"type": "string", "description": "Über <b>"}}},
-        },
-    }
-]
-CALL = {"type": "function", "id": "abcdefghi", "function": {"name": "weather", "arguments": {"city": "Oslo"}}}
-TOOL_CHAT = [
-    {"role": "user", "content": "Weather?"},
-    {"role": "assistant", "content": "", "tool_calls": [CALL]},
-    {"role": "tool", "content": "rain", "name": "weather", "tool_call_id": "abcdefghi"},
-]
-TEMPLATES = [
-    "GLM-4.6",
-    "GLM-4.7-Flash",
-    "LFM2-8B-A1B",
-    "MiniMax-M2",
-    "Mistral-Small-3.2-24B-Instruct-2506",
-    "Qwen-Qwen3-0.6B",
-    "Qwen3-Coder",
-    "Qwen3.5-4B",
-    "deepseek-ai-DeepSeek-V3.1",
-    "google-gemma-4-31B-it",
-    "ibm-granite-granite-4.0",
-    "meta-llama-Llama-3.1-8B-Instruct",
-    "moonshotai-Kimi-K2",
-    "openai-gpt-oss-120b",
 ]
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -59,39 +25,6 @@ CHATML = (
 @pytest.fixture(scope="module")
 def source_of(shared):
     return lambda name: (shared / "vocab" / "templates" / f"{name}.jinja").read_text()
-
-
-def rendered_plainly(source, **variables):
-    """Render with Jinja's own sandbox, set up as transformers sets it up."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-
-    def raise_exception(message):
-        raise ValueError(message)
-
-    def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-    environment.filters["tojson"] = tojson
-    environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = lambda pattern: datetime.now().astimezone().strftime(pattern)
-    return environment.from_string(source).render({"bos_token": "<bos>", "eos_token": "<eos>"} | variables)
-
-
-@pytest.mark.parametrize("name", TEMPLATES)
-@pytest.mark.parametrize(("messages", "tools"), [(CHAT, None), (CHAT, TOOLS), (TOOL_CHAT, TOOLS), (CHAT[1:], None)])
-def test_real_templates_render_as_in_plain_jinja(source_of, name, messages, tools):
-    source = source_of(name)
-    template = ChatTemplate(source, bos="<bos>", eos="<eos>")
-
-    for prompt in (True, False):
-        expected = rendered_plainly(source, messages=messages, tools=tools, add_generation_prompt=prompt)
-        assert expected == template.render(messages, tools=tools, add_generation_prompt=prompt)
-
-
-def test_every_shared_template_is_tested(shared):
-    assert sorted(path.stem for path in (shared / "vocab" / "templates").glob("*.jinja")) == sorted(TEMPLATES)
 
 
 def test_qwen3_is_rendered_exactly(source_of):
@@ -132,14 +65,6 @@ def test_gpt_oss_is_rendered_exactly(source_of):
         "<|start|>assistant<|channel|>final<|message|>Hello!<|end|>"
         "<|start|>user<|message|>Bye<|end|><|start|>assistant"
     )
-
-
-def test_what_a_template_refuses_is_said_with_the_line(source_of):
-    template = ChatTemplate(source_of("openai-gpt-oss-120b"))
-    lone = [{"role": "user", "content": "x"}, {"role": "tool", "content": "y"}]
-
-    with pytest.raises(InputError, match=r"chat template, line \d+: Message has tool role"):
-        template.render(lone)
 
 
 def test_a_long_chat_is_rendered(source_of):

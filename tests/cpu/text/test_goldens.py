@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 
 from hotset.text import Detokenizer
 
-NAMES = ["qwen2", "gpt-2", "llama-spm", "phi-3", "llama-bpe", "falcon", "deepseek-coder"]
+NAMES = ["qwen2", "gpt-2", "llama-spm", "phi-3", "llama-bpe", "falcon", "deepseek-coder", "deepseek-llm"]
 KINDS = ["qwen2", "gpt-2", "llama-spm", "phi-3"]
+
+
+def test_every_golden_is_tested(shared):
+    assert sorted(f"ggml-vocab-{name}.gguf.out" for name in NAMES) == sorted(
+        path.name for path in (shared / "vocab").glob("*.out")
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)

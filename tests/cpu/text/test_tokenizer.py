@@ -150,8 +150,8 @@ def test_an_override_stands_above_the_file(bpe_metadata):
 
 
 def test_an_unknown_tokenizer_is_an_error(bpe_metadata):
-    with pytest.raises(UnsupportedError, match="'t5'"):
-        quiet(bpe_metadata(model="t5"))
+    with pytest.raises(UnsupportedError, match=r"'rwkv'.*'gpt2'.*'gemma4'.*'llama'.*'t5'"):
+        quiet(bpe_metadata(model="rwkv"))
 
 
 @pytest.mark.parametrize("model", [None, "none", "no_vocab", "test"])
@@ -164,6 +164,18 @@ def test_a_file_without_a_tokenizer_loads_and_asks_for_ids(model):
     for use in (lambda: tokenizer.encode("a"), lambda: tokenizer.decode([1]), lambda: tokenizer.token_text(1)):
         with pytest.raises(UnsupportedError, match=r"x\.gguf.*no tokenizer.*feed token ids"):
             use()
+
+
+def test_placeholder_tokens_say_how_many_ids_there_are(bpe_metadata):
+    metadata = bpe_metadata(model="test", tokens=["a"] * 130, token_type=None)
+
+    assert quiet(metadata).n_vocab == 130
+
+
+def test_html_among_the_tokens_of_gemma_is_no_end_of_an_answer(raw_metadata):
+    tokenizer = quiet(raw_metadata(extra={"<|tool_response>": CONTROL, "</s>": USER_DEFINED}))
+
+    assert {tokenizer.token_text(i) for i in tokenizer.end_ids} == {"<eos>", "<|tool_response>"}
 
 
 def test_unknown_text_falls_back_to_bytes(spm_metadata):
