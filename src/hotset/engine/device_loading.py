@@ -15,6 +15,7 @@ from hotset.errors import PlacementError, UnsupportedError
 from hotset.experts.bank import ExpertBank, device_address
 from hotset.experts.cache import ExpertCache
 from hotset.experts.policy import Policy
+from hotset.kernels.tuning import TENSOR_CORES_FROM, has_tensor_cores
 from hotset.model.device_ops import DevicePlace
 from hotset.model.weights import load_weights
 
@@ -98,6 +99,8 @@ def _place(source: Source, bank: ExpertBank, budget: Budget, context: int) -> tu
     )
     model = DeviceModel(config, weights, bank, cache, device)
     rows = source.options.n_ubatch or chunk_rows(config, budget.n_bytes)
+    if not has_tensor_cores(device):
+        rows = 0
     runner = DeviceRunner(model, source.n_ctx, use_graphs=source.options.graph, chunk_rows=min(rows, source.n_ctx))
     source.progress("kernels", 0, 1)
     runner.warm_up()
@@ -116,6 +119,13 @@ def _place(source: Source, bank: ExpertBank, budget: Budget, context: int) -> tu
     cache.resize(plan.n_slots)
     runner.reset_stats()
     return runner, plan
+
+
+def prompt_notes(runner: DeviceRunner) -> list[str]:
+    """What the user should be told of how prompts run."""
+    needed = ".".join(map(str, TENSOR_CORES_FROM))
+    note = f"prompts run eight tokens at a time: this GPU's tensor cores cannot be used (compute capability {needed} is needed)"
+    return [note] if runner.chunks is None else []
 
 
 def chunk_rows(config: ModelConfig, budget: int) -> int:

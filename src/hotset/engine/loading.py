@@ -216,10 +216,10 @@ def _load_host(source: Source, notes: list[str]) -> Engine:
 
 
 def _load_cuda(source: Source, notes: list[str]) -> Engine:
-    from hotset.engine.device_loading import load_cuda
+    from hotset.engine.device_loading import load_cuda, prompt_notes
 
     runner, plan = load_cuda(source)
-    return _engine(source, runner, plan, notes)
+    return _engine(source, runner, plan, [*notes, *prompt_notes(runner)])
 
 
 def _engine(source: Source, runner: Runner, plan: MemoryPlan, notes: list[str]) -> Engine:

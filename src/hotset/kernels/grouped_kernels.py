@@ -6,18 +6,11 @@ import triton
 
 from hotset.kernels.chunk_product import chunk_product, true_size, two_products
 from hotset.kernels.half import COARSE, power_of_two
+from hotset.quant.tiles import in_order
 from hotset.quant.triton import jit, tl
 
 Z_SCALE = tl.constexpr(4096.0)
 COARSE_BITS = tl.constexpr(COARSE)
-
-
-@jit
-def in_order(value: tl.tensor, M: tl.constexpr, R: tl.constexpr, ORDER: tl.constexpr) -> tl.tensor:
-    """Bring columns [M, R] into the order of quant/tiles.py."""
-    value = tl.reshape(value, [M, R // 32, 2, 4, 2, 2])  # of 32 columns: e, w, b // 2, b % 2
-    value = tl.permute(value, (0, 1, 2, 5, 3, 4)) if ORDER == 0 else tl.permute(value, (0, 1, 3, 2, 5, 4))
-    return tl.reshape(value, [M, R])
 
 
 @jit

@@ -14,7 +14,7 @@ import triton
 
 from hotset.kernels.aot import CompileCase
 from hotset.kernels.tuning import ChunkTuning, chunk_tuning_for
-from hotset.quant.tiles import ORDER_WARPGROUP, element_at
+from hotset.quant.tiles import ORDER_WARPGROUP, in_order
 from hotset.quant.triton import jit, tl
 
 if TYPE_CHECKING:
@@ -82,17 +82,18 @@ def halve_kernel(
     ORDER: tl.constexpr,
 ) -> None:
     m = tl.program_id(0).to(tl.int64)
+    # Neighbours are loaded by neighbours and change places in registers: loads in the operand's order take a sector for each element.
     at = tl.arange(0, B)[:, None] * 32 + tl.arange(0, 32)[None, :]
-    k = element_at(at, ORDER)
-    value = tl.load(x + m * COLS + k, mask=k < COLS, other=0)
+    value = tl.load(x + m * COLS + at, mask=at < COLS, other=0)
     if weight is not None:
         mean = tl.div_rn(tl.sum(tl.sum(value * value, 1), 0), COLS * 1.0)
         factor = tl.div_rn(1.0, tl.sqrt_rn(mean + eps))
-        value = value * factor * tl.load(weight + k, mask=k < COLS, other=0)
-        tl.store(f32 + m * COLS + k, value, mask=k < COLS)
+        value = value * factor * tl.load(weight + at, mask=at < COLS, other=0)
+        tl.store(f32 + m * COLS + at, value, mask=at < COLS)
     if half is not None:
         scale, inverse = power_of_two(tl.max(tl.max(tl.abs(value), 1), 0), 1)
-        tl.store(half + m * COLS + at, (value * inverse).to(tl.float16), mask=at < COLS)
+        small = in_order((value * inverse).to(tl.float16), B, 32, ORDER)
+        tl.store(half + m * COLS + at, small, mask=at < COLS)
         tl.store(row_scale + m, scale)
 
 

@@ -85,6 +85,20 @@ def tuning_for(device: torch.device) -> Tuning:
     return Tuning(**TILES["large" if many else "small"], dp4a=torch.version.hip is None)
 
 
+# Triton 3.6 compiles products for the tensor cores of this compute capability on; before it (Turing) they become scalar ones.
+TENSOR_CORES_FROM = (8, 0)
+
+
+@cache
+def has_tensor_cores(device: torch.device) -> bool:
+    """Say whether a chunk's products run on tensor cores; where not, prompts are faster through the decode kernels."""
+    if device.type == "cpu":
+        return True
+    import torch
+
+    return torch.version.hip is not None or torch.cuda.get_device_capability(device) >= TENSOR_CORES_FROM
+
+
 @dataclass(frozen=True)
 class ChunkTile:
     """How products of a chunk are cut: `rows` of a matrix (a multiple of 32) by `tokens`, `depth` elements of k at a time.

@@ -88,6 +88,14 @@ def ordered(value: tl.tensor, R: tl.constexpr, K: tl.constexpr, ORDER: tl.conste
 
 
 @jit
+def in_order(value: tl.tensor, M: tl.constexpr, R: tl.constexpr, ORDER: tl.constexpr) -> tl.tensor:
+    """Bring rows [M, R] of elements in their own order, R a multiple of 32, into the operand's order."""
+    value = tl.reshape(value, [M, R // 32, 2, 4, 2, 2])  # of 32 columns: e, w, b // 2, b % 2
+    value = tl.permute(value, (0, 1, 2, 5, 3, 4)) if ORDER == 0 else tl.permute(value, (0, 1, 3, 2, 5, 4))
+    return tl.reshape(value, [M, R])
+
+
+@jit
 def side_by_side(a: tl.tensor, b: tl.tensor) -> tl.tensor:
     """Put words after words: two [R, W, 2, 2] -> [R, 2, W, 2, 2]."""
     return tl.permute(tl.join(a, b), (0, 4, 1, 2, 3))

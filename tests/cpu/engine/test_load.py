@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 import hotset
@@ -114,3 +116,10 @@ def test_the_memory_table_says_where_things_lie(demo):
 def test_counts_of_the_wrong_kind_are_told(name, value):
     with pytest.raises(InputError, match=name):
         hotset.load("demo", device="cpu", **{name: value})
+
+
+def test_prompts_without_tensor_cores_are_told():
+    from hotset.engine.device_loading import prompt_notes
+
+    assert "eight tokens at a time" in prompt_notes(SimpleNamespace(chunks=None))[0]
+    assert prompt_notes(SimpleNamespace(chunks=object())) == []

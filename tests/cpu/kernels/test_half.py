@@ -75,6 +75,17 @@ def test_halves_keep_eleven_bits_of_rows_of_any_size(cols, order):
     assert torch.equal(torch.log2(x.scale), torch.log2(x.scale).round())
 
 
+@ORDERS
+def test_halves_are_the_rows_over_a_power_of_two_rounded_once(order):
+    x = poisoned(5, 96)
+    x.f32.copy_(normal(5, 96) * torch.tensor([1.0, 7e4, 3e-9, 1e25, 0.4])[:, None])
+    halve(x, replace(TUNING, order=order))
+    scale = torch.exp2(torch.floor(torch.log2(x.f32.abs().amax(1))) - 14)
+    assert torch.equal(x.scale, scale)
+    expected = (x.f32 / scale[:, None]).half()
+    assert torch.equal(x.half[:, positions(order, 128)[:96]].view(torch.int16), expected.view(torch.int16))
+
+
 def test_zeros_stay_zeros_and_what_is_not_finite_shows():
     x = poisoned(3, 64)
     x.f32.copy_(normal(3, 64))
