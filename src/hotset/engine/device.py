@@ -6,7 +6,7 @@ import gc
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -76,6 +76,7 @@ class DeviceRunner:
         self.n_ctx = n_ctx
         self._scratch = {mode: Scratch(model.device, fast=mode == "fast") for mode in ("fast", "reference")}
         self._use_graphs = use_graphs
+        self._trace: torch.Tensor | None = None
         self._free_seats = [self.seat(1)]
         self._meter = Meter(model.cache)
         self._unused_steps = 0
@@ -170,11 +171,22 @@ class DeviceRunner:
         model = self.model
         return Seat(self.ops(kv, "fast"), kv, model.weights, model.config.n_vocab, m, use_graphs=self._use_graphs)
 
+    def set_routing(self, picks: NDArray[np.integer[Any]] | None) -> None:
+        """Sessions from now on take the picks of their decode steps from a trace [tokens, layers, k], or (None) from the router again.
+
+        Steps are captured anew for it. Prompts of more than a few tokens keep the router.
+        """
+        trace = None if picks is None else torch.from_numpy(picks.astype(np.int16))
+        self._trace = None if trace is None else trace.to(self.model.device)
+
     def take_seat(self) -> Seat:
         """A seat for a session; the planned one where it is free."""
         if not self._free_seats:
             gc.collect()  # a stream that was left before its end holds its session in a cycle
-        return self._free_seats.pop() if self._free_seats else self.seat(1)
+        seat = self._free_seats.pop() if self._free_seats else self.seat(1)
+        if not seat.follows(self._trace):
+            seat.follow(self._trace)
+        return seat
 
     def give_seat(self, seat: Seat) -> None:
         """Take a seat back; one is kept, with its captured steps."""
@@ -254,6 +266,15 @@ class DeviceSession:
         self._left = self.n_ctx - len(self.tokens) - 1
         if self._params.max_tokens is not None:
             self._left = min(self._left, self._params.max_tokens - 1)
+
+    def begin(self, token: int, *, trace_at: int = 0) -> None:
+        self._settle()
+        self.tokens, self._stored = [token], 0
+        self._seat.begin_at(0, trace_at)
+        self._seat.place(0, self.tokens, self._params, self._seed, self._end_ids)
+        self._left = self.n_ctx - 1
+        if self._params.max_tokens is not None:
+            self._left = min(self._left, self._params.max_tokens)
 
     def next(self) -> Drawn:
         seat, limit = self._seat, 2

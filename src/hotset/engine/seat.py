@@ -10,7 +10,7 @@ import torch
 from hotset.kernels.report import report
 from hotset.kernels.rows import Rows
 from hotset.kernels.sampler import Sampler
-from hotset.model.device_ops import DeviceBatch, DeviceKV, DeviceOps
+from hotset.model.device_ops import DeviceBatch, DeviceKV, DeviceOps, Routing
 from hotset.model.transformer import forward
 
 if TYPE_CHECKING:
@@ -51,6 +51,25 @@ class Seat:
             self._graphs = {greedy: self._capture(greedy=greedy) for greedy in (True, False)}
         else:
             self._step(greedy=True)
+
+    def follow(self, trace: torch.Tensor | None) -> None:
+        """Take the picks of every step from a trace int16 [tokens, layers, k] on the device, or (None) from the router again.
+
+        Steps are captured anew: a captured one keeps the picks' source that it was captured with.
+        """
+        self.discard()
+        self.ops.routing = None if trace is None else Routing(trace, torch.zeros_like(self.rows.seqs))
+        self._graphs.clear()
+
+    def follows(self, trace: torch.Tensor | None) -> bool:
+        """Whether the picks come from this trace (None: from the router)."""
+        routing = self.ops.routing
+        return (None if routing is None else routing.trace) is trace
+
+    def begin_at(self, row: int, trace_at: int) -> None:
+        """Say which token of the trace a row's position 0 is."""
+        if self.ops.routing is not None:
+            self.ops.routing.offsets[row] = trace_at
 
     def place(self, row: int, tokens: Sequence[int], params: SamplingParams, seed: int, end_ids: Sequence[int]) -> None:
         """Seat a sequence whose tokens are all stored; the next step draws what follows them from their logits."""

@@ -42,16 +42,22 @@ class ExpertCache:
         *,
         ring_steps: int = 0,
         poison: bool = False,
+        bus_factor: int = 1,
     ) -> None:
         self.shape = shape
         self.policy = policy
         self.device = torch.device(device)
         self._poison = poison
         self._overflow = self._area(shape.overflow_bytes)
-        self._bank_base = tuple(bank_base)
-        self.bus_factor = 1
+        self.bank_base = tuple(bank_base)
+        self.bus_factor = bus_factor
         self._buffers = self._allocate(ring_steps)
         self.resize(shape.n_slots)
+
+    def beside(self, n_slots: Sequence[int], policy: Policy, *, bus_factor: int = 1) -> ExpertCache:
+        """Another cache over the same bank, with slots, tables and counts of its own."""
+        shape = replace(self.shape, n_slots=tuple(n_slots))
+        return ExpertCache(shape, policy, self.bank_base, self.device, poison=self._poison, bus_factor=bus_factor)
 
     def _area(self, n_bytes: int) -> torch.Tensor:
         area = torch.empty(n_bytes, dtype=torch.uint8, device=self.device)
@@ -68,7 +74,7 @@ class ExpertCache:
     def _table(self) -> torch.Tensor:
         """Return the address table int64 [layers, 5], see lookup.TABLE_COLUMNS."""
         overflow = [self._overflow.data_ptr()] * self.shape.n_layers
-        rows = zip(self._bank_base, self._pool_base(), overflow, self.shape.span_bytes, self.shape.n_slots, strict=True)
+        rows = zip(self.bank_base, self._pool_base(), overflow, self.shape.span_bytes, self.shape.n_slots, strict=True)
         return torch.tensor(list(rows), dtype=torch.int64).view(-1, len(TABLE_COLUMNS))
 
     def _pool_base(self) -> list[int]:
@@ -140,7 +146,7 @@ class ExpertCache:
         self._buffers.slot_of[layer, index] = slots.int()
         span = self.shape.span_bytes[layer]
         count = torch.tensor([len(chosen)], dtype=torch.int32, device=self.device)
-        fetch(self._bank_base[layer] + index * span, self._pool_base()[layer] + slots * span, count, span)
+        fetch(self.bank_base[layer] + index * span, self._pool_base()[layer] + slots * span, count, span)
 
     def reset(self) -> None:
         """As new: cold (but for `static`, which starts with experts 0, 1, ...), with nothing counted or recorded."""

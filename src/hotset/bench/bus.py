@@ -1,0 +1,82 @@
+"""How fast this machine's bus and GPU memory are, measured in the run that they are compared with."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from hotset.experts.bank import LOCK_CHUNK
+from hotset.kernels.fetch import fetch
+
+if TYPE_CHECKING:
+    from hotset.experts.bank import ExpertBank
+    from hotset.experts.cache import ExpertCache
+
+ROUNDS = 7
+# Copies of one round: enough that starting and stopping do not show.
+COPIES = 64
+MEMORY_BYTES = 1 << 30
+
+
+def median_rate(work: Callable[[], None], n_bytes: int) -> float:
+    """Median bytes per second of some rounds of work on the GPU; a first one warms up."""
+    rates: list[float] = []
+    for _ in range(ROUNDS + 1):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        rates.append(n_bytes / begin.elapsed_time(end) * 1e3)
+    return statistics.median(rates[1:])
+
+
+def copy_starts(n_bytes: int, size: int) -> range:
+    """Where copies of `size` bytes begin that stay within the first page-locked piece of a bank of `n_bytes`."""
+    piece = min(n_bytes, LOCK_CHUNK)
+    return range(0, piece - size + 1, size)[:COPIES]
+
+
+def pinned_copy_rate(bank: ExpertBank, size: int, device: torch.device) -> float:
+    """Bytes per second of copies of `size` bytes each from the page-locked bank to the GPU."""
+    source = torch.from_numpy(bank.data)
+    target = torch.empty(size, dtype=torch.uint8, device=device)
+    starts = copy_starts(bank.n_bytes, size)
+
+    def copy_all() -> None:
+        for start in starts:
+            target.copy_(source[start : start + size], non_blocking=True)
+
+    return median_rate(copy_all, len(starts) * size)
+
+
+def pinned_copy_rates(bank: ExpertBank, device: torch.device) -> dict[int, float]:
+    """Bytes per second by span size, for each size that the bank has."""
+    return {size: pinned_copy_rate(bank, size, device) for size in sorted(set(bank.span_bytes))}
+
+
+def zero_copy_rate(cache: ExpertCache, n_spans: int, layer: int = 0) -> float:
+    """Bytes per second of the fetch kernel bringing `n_spans` experts of a layer at once."""
+    span, n_experts = cache.shape.span_bytes[layer], cache.shape.n_experts[layer]
+    n = min(n_spans, n_experts)
+    target = torch.empty(n * span, dtype=torch.uint8, device=cache.device)
+    order = torch.randperm(n_experts, generator=torch.Generator().manual_seed(0))[:n]
+    source = (cache.bank_base[layer] + order * span).to(cache.device)
+    addresses = target.data_ptr() + torch.arange(n, device=cache.device) * span
+    count = torch.tensor([n], dtype=torch.int32, device=cache.device)
+    return median_rate(partial(fetch, source, addresses, count, span), n * span)
+
+
+def memory_rate(device: torch.device) -> float:
+    """Bytes per second that the GPU's memory reads and writes together in a plain copy."""
+    source = torch.zeros(MEMORY_BYTES, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+
+    def copy() -> None:
+        target.copy_(source)
+
+    return median_rate(copy, 2 * MEMORY_BYTES)
