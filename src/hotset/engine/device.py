@@ -16,6 +16,7 @@ from hotset.engine.runner import Drawn, Mode
 from hotset.engine.sampling import no_token
 from hotset.engine.seat import Seat
 from hotset.engine.stats import Meter, Stats
+from hotset.experts.picked_waves import PickedWaves
 from hotset.experts.waves import ExpertWaves, Staging, expects_all
 from hotset.kernels.rows import Rows
 from hotset.kernels.sampler import ENDED, NO_TOKEN
@@ -136,7 +137,12 @@ class DeviceRunner:
         for at in range(0, len(tokens), size):
             part = tokens[at : at + size]
             take_all = expects_all(len(part), config.n_experts, config.n_picks)
-            waves = ExpertWaves(model.bank, model.cache, self.chunks.staging, take_all=take_all)
+            staging = self.chunks.staging
+            waves = (
+                ExpertWaves(model.bank, model.cache, staging, take_all=True)
+                if take_all
+                else PickedWaves(model.cache, staging)
+            )
             ops = ChunkOps(config, kv, self.chunks.scratch, waves)
             batch = ChunkBatch(self.prompt_rows(part, start + at, len(part)), inside(wanted, start + at, len(part)))
             logits: torch.Tensor = forward(ops, model.weights, batch)

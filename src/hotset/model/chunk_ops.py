@@ -18,6 +18,7 @@ from hotset.kernels.tuning import chunk_tuning_for
 from hotset.model.device_ops import KEPT_RESULTS
 
 if TYPE_CHECKING:
+    from hotset.experts.picked_waves import PickedWaves
     from hotset.experts.waves import ExpertWaves
     from hotset.kernels.matvec import DeviceMatrix
     from hotset.kernels.rows import Rows
@@ -79,7 +80,9 @@ class ChunkScratch:
 class ChunkOps:
     """See transformer.Ops. Residency and scores of the expert cache stay as they are: resident experts are used where they lie."""
 
-    def __init__(self, config: ModelConfig, kv: DeviceKV, scratch: ChunkScratch, waves: ExpertWaves) -> None:
+    def __init__(
+        self, config: ModelConfig, kv: DeviceKV, scratch: ChunkScratch, waves: ExpertWaves | PickedWaves
+    ) -> None:
         self.config = config
         self.kv = kv
         self.scratch = scratch

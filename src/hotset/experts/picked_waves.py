@@ -1,0 +1,102 @@
+"""Experts of a short prompt in waves that the device decides on: only those that a row picked come, and the host never waits for the picks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from hotset.experts.waves import N_BUFFERS, Cut, Staging
+from hotset.kernels.chunk_cut import ChunkCut, Source, cut_chunk
+from hotset.kernels.fetch import fetch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hotset.experts.cache import ExpertCache
+
+
+class PickedWaves:
+    """See waves.ExpertWaves, of which it has `cut`, `present` and the counts. The bank must be readable by the device as a whole."""
+
+    def __init__(self, cache: ExpertCache, staging: Staging) -> None:
+        resident = cache.slot_addresses()
+        self._n_here = [int(n) for n in (resident != 0).sum(1)]
+        self._resident = torch.from_numpy(resident).to(staging.device)
+        self._cache = cache
+        self._staging = staging
+        n_experts = resident.shape[1]
+        self._decided = ChunkCut.empty(n_experts, staging.max_waves, staging.wave_experts, staging.device)
+        self._counts = torch.zeros(len(resident), 2, dtype=torch.int64, device=staging.device)
+        self._layer = self._n_waves = self._started = self._used = self._turn = 0
+
+    def cut(self, layer: int, picks: torch.Tensor) -> Cut:
+        """The waves of a layer, whose copies begin."""
+        staging, decided, n_here = self._staging, self._decided, self._n_here[layer]
+        step = staging.wave_experts
+        self._turn += self._n_waves
+        self._n_waves = -(-min(decided.order.numel() - n_here, picks.numel()) // step)
+        self._layer, self._started, self._used = layer, 0, 0
+        first, second = (buffer.data_ptr() for buffer in staging.buffers)
+        source = Source(self._cache.bank_base[layer], self._cache.shape.span_bytes[layer], (first, second), step)
+        turn = self._turn % N_BUFFERS
+        cut_chunk(decided, picks, self._resident[layer], self._counts[layer], source, self._n_waves, turn)
+        if staging.stream is not None:
+            staging.stream.wait_stream(torch.cuda.current_stream())
+        self._start()
+        # Without resident experts the missing ones' first wave is the first of all.
+        ranks = decided.wave_ranks[0 if n_here or not self._n_waves else 1 : self._n_waves + 2]
+        return Cut(decided.order, ranks, decided.address, len(ranks) - 1)
+
+    @contextmanager
+    def present(self, layer: int, wave: int) -> Iterator[None]:
+        """What is launched inside finds the wave's experts where the cut's addresses say."""
+        missing = wave - (1 if self._n_here[layer] else 0)
+        if missing < 0 or not self._n_waves:
+            yield
+            return
+        buffer = (self._turn + missing) % N_BUFFERS
+        if filled := self._staging.filled[buffer]:
+            filled.wait()
+        yield
+        if free := self._staging.free[buffer]:
+            free.record()
+        self._used += 1
+        self._start()
+
+    def _start(self) -> None:
+        """Start every copy whose buffer is free or will be once the work before it is done."""
+        while self._started < min(self._n_waves, self._used + N_BUFFERS):
+            self._copy(self._started)
+            self._started += 1
+
+    def _copy(self, wave: int) -> None:
+        staging, decided = self._staging, self._decided
+        buffer = (self._turn + wave) % N_BUFFERS
+        arguments = (
+            decided.source[wave],
+            decided.target[wave],
+            decided.n_fetch[wave],
+            self._cache.shape.span_bytes[self._layer],
+        )
+        free, filled = staging.free[buffer], staging.filled[buffer]
+        if staging.stream is None or free is None or filled is None:
+            fetch(*arguments)
+            return
+        staging.stream.wait_event(free)
+        with torch.cuda.stream(staging.stream):
+            fetch(*arguments)
+            filled.record()
+
+    @property
+    def in_place(self) -> NDArray[np.int64]:
+        """Resident experts used per layer; waits for the device."""
+        return self._counts[:, 0].cpu().numpy()
+
+    @property
+    def streamed(self) -> NDArray[np.int64]:
+        """Experts fetched per layer; waits for the device."""
+        return self._counts[:, 1].cpu().numpy()
