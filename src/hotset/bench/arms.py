@@ -46,6 +46,11 @@ class Placed:
     n_slots: tuple[int, ...]
     n_bytes: int
 
+    @property
+    def sure_bytes(self) -> int:
+        """What of it is known, and not allowed for."""
+        return max(0, self.n_bytes - ARM_BYTES)
+
 
 def sweep(sizes: Sequence[str], policies: Sequence[str], threads: Sequence[int | None]) -> list[Arm]:
     """Every combination once; a cache that is off has no policy, so it is one arm."""

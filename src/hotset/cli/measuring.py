@@ -145,7 +145,7 @@ class Measuring:
         from hotset.bench.report import Line
         from hotset.bench.runner import results
 
-        runs = [self.bench(arm, apart=sum(a.n_bytes for a in group) - arm.n_bytes) for arm in group]
+        runs = [self.bench(arm, apart=sum(a.sure_bytes for a in group) - arm.sure_bytes) for arm in group]
         for arm, run in zip(group, runs, strict=True):
             say(f"warm-up (compiling, first touch of memory){self.named(arm)}, not counted: {run.warm_up():.2f} s")
         for found in results(runs, self.plan):
