@@ -69,9 +69,9 @@ class Measuring:
 
     @cached_property
     def inspection(self) -> Inspection:
+        from hotset.checkpoint import open_model
         from hotset.cli.inspection import inspect_file
         from hotset.engine.loading import resolve
-        from hotset.checkpoint import open_model
 
         with open_model(resolve(self.choices.model)) as opened:
             return inspect_file(opened)
