@@ -90,7 +90,9 @@ def compare(a: Line, b: Line) -> Literal["faster", "slower", "same"]:
 def told_as(line: Line, other: Line, text: str) -> str:
     """As in "1.54 x the speed with static placement"."""
     ratio = f"{line.result.mean / other.result.mean:.2f} x" if other.result.mean else "any multiple of"
+    once = min(len(line.result.rates), len(other.result.rates)) == 1
     scatter = " (no more than the runs scatter)" if compare(line, other) == "same" else ""
+    scatter += " (single runs, whose scatter is not known)" if once else ""
     return f"{ratio} the speed with {text}{scatter}"
 
 

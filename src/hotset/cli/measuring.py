@@ -222,7 +222,12 @@ def show_card(setting: Setting) -> None:
     say(
         f"a token reads {size_text(setting.per_token)} of weights (dense ones and picked experts; keys and values come on top)"
     )
-    if setting.read_rate and setting.ceiling:
+    if setting.bus_rate and setting.read_rate:
+        say(
+            f"measured now: GPU memory {setting.read_rate / 1e9:,.0f} GB/s (read and written), "
+            f"pinned copies of an expert {setting.bus_rate / 1e9:.1f} GB/s"
+        )
+    elif setting.read_rate and setting.ceiling:
         say(
             f"plain read of memory with {setting.threads} threads, measured now: {setting.read_rate / 1e9:.1f} GB/s, "
             f"so decoding cannot pass {setting.ceiling:.1f} tokens/s (more if the model fits the CPU's caches)"

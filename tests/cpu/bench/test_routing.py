@@ -25,7 +25,8 @@ def save(path, trace: Trace):
 def test_made_picks_have_the_models_counts_and_are_the_same_every_time(demo):
     random, repeat = (routing_trace(name, demo.config) for name in ("random", "repeat"))
     assert (random.n_layers, random.n_experts, random.k) == (6, 32, 4)
-    assert repeat.n_tokens == 1
+    assert (repeat.n_tokens, repeat.offsets.tolist()) == (1, [0, 1])
+    assert random.offsets[:3].tolist() == [0, 256, 512]
     assert np.array_equal(random.experts, routing_trace("random", demo.config).experts)
 
 

@@ -49,6 +49,13 @@ def test_a_cache_that_beats_off_alone_helped_in_part():
     assert "helped in part" in text
 
 
+def test_single_runs_are_said_to_be_single():
+    def once(arm: Line) -> Line:
+        return replace(arm, result=replace(arm.result, samples=arm.result.samples[:1]))
+
+    assert "2.50 x the speed with the cache off (single runs" in verdicts([once(line(100)), once(off(40))])[0]
+
+
 def test_static_placement_of_another_size_is_no_rival():
     text = verdicts([line(100), line(200, policy="static", slots=16)])[0]
     assert text.startswith("not compared")
