@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -11,8 +12,11 @@ from hotset.engine.loading import resolve
 from hotset.engine.memory import MemoryPlan, MemoryRow
 from hotset.engine.runner import Drawn
 from hotset.engine.stats import LayerStats, PhaseStats, Stats
+from hotset.errors import InputError
+from hotset.experts.slots import CacheShape
 from hotset.gguf import open_gguf
 from hotset.model import model_config
+from hotset.model.batch import MAX_ROWS
 from hotset.text.chat import ChatTemplate, default_template
 from hotset.text.tokenizer import Tokenizer
 
@@ -54,6 +58,11 @@ class FakeSession:
         self.prompts.append(list(self.tokens))
         self._has_logits = True
 
+    def begin(self, token, *, trace_at=0) -> None:
+        self._runner.calls.append(f"begin at {trace_at}")
+        self.tokens = [token]
+        self._has_logits = False
+
     def next(self) -> Drawn:
         if not self._has_logits:
             self._runner.on_step()
@@ -66,8 +75,13 @@ class FakeSession:
 class FakeRunner:
     """Prompts take `prompt_s` seconds and steps `step_s`; every step hits HITS and misses MISSES experts in one layer."""
 
-    def __init__(self, script: list[int], n_vocab: int, clock: Clock, prompt_s: float, step_s: float) -> None:
+    def __init__(
+        self, script: list[int], n_vocab: int, clock: Clock, prompt_s: float, step_s: float, shape: CacheShape
+    ) -> None:
         self.device = "cpu"
+        self.shape = shape
+        self.routing = None
+        self.twins: list[FakeRunner] = []
         self.active = False
         self.unused_steps = 0
         self.calls: list[str] = []
@@ -96,6 +110,20 @@ class FakeRunner:
     def on_step(self) -> None:
         self.clock.pass_(self.step_s)
         self._steps += 1
+
+    def beside(self, n_slots, policy, *, threads=None, bus_factor=1):
+        if bus_factor != 1:
+            raise InputError("bus factor: this is a fake")
+        twin = copy(self)
+        twin.shape = replace(self.shape, n_slots=tuple(n_slots))
+        twin.calls, twin.sessions = [], []
+        twin.policy = policy
+        twin.reset_stats()
+        self.twins.append(twin)
+        return twin
+
+    def set_routing(self, picks) -> None:
+        self.routing = picks
 
     def session(self, n_ctx: int) -> FakeSession:
         self.sessions.append(FakeSession(self, n_ctx))
@@ -138,7 +166,9 @@ def fake_engine(
     words = (
         real if tokenizer else Tokenizer.from_metadata({"general.architecture": "x", "x.vocab_size": config.n_vocab})
     )
-    runner = FakeRunner(real.encode(text, add_special=False), config.n_vocab, Clock(), prompt_s, step_s)
+    n = config.n_layers
+    shape = CacheShape((256,) * n, (config.n_experts,) * n, (8,) * n, config.n_picks, MAX_ROWS)
+    runner = FakeRunner(real.encode(text, add_special=False), config.n_vocab, Clock(), prompt_s, step_s, shape)
     plan = MemoryPlan((MemoryRow("weights", "host", 1 << 20, "all of them"),), (8,) * config.n_layers)
     return Engine(
         runner, config, words, n_ctx=n_ctx, template=ChatTemplate(source) if template else None, memory=plan, notes=("a note",)

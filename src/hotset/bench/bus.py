@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 ROUNDS = 7
 # Copies of one round: enough that starting and stopping do not show.
 COPIES = 64
-MEMORY_BYTES = 1 << 30
+# Larger than any GPU's last cache, and two of them fit what the planner leaves free.
+MEMORY_BYTES = 96 << 20
+MEMORY_COPIES = 8
 
 
 def median_rate(work: Callable[[], None], n_bytes: int) -> float:
@@ -59,6 +61,11 @@ def pinned_copy_rates(bank: ExpertBank, device: torch.device) -> dict[int, float
     return {size: pinned_copy_rate(bank, size, device) for size in sorted(set(bank.span_bytes))}
 
 
+def mixed_rate(rates: dict[int, float], span_bytes: tuple[int, ...]) -> float:
+    """Bytes per second where every layer misses as often as any other."""
+    return sum(span_bytes) / sum(size / rates[size] for size in span_bytes)
+
+
 def zero_copy_rate(cache: ExpertCache, n_spans: int, layer: int = 0) -> float:
     """Bytes per second of the fetch kernel bringing `n_spans` experts of a layer at once."""
     span, n_experts = cache.shape.span_bytes[layer], cache.shape.n_experts[layer]
@@ -76,7 +83,8 @@ def memory_rate(device: torch.device) -> float:
     source = torch.zeros(MEMORY_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
 
-    def copy() -> None:
-        target.copy_(source)
+    def copy_all() -> None:
+        for _ in range(MEMORY_COPIES):
+            target.copy_(source)
 
-    return median_rate(copy, 2 * MEMORY_BYTES)
+    return median_rate(copy_all, 2 * MEMORY_BYTES * MEMORY_COPIES)

@@ -13,12 +13,18 @@ from hotset.bench.runner import Result
 from hotset.bench.units import count_text, percent_text, size_text
 
 FORMATS = ("md", "csv", "json", "jsonl")
+# Columns that are shown only where they say something: settings that vary, and what a GPU alone has.
 SWEPT = ("threads", "cache")
+GPU_ONLY = ("ms in misses", "bus GB/s", "VRAM peak")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What was measured and on what; `per_token` is the bytes of weights a token reads, `read_rate` the machine's bytes per second."""
+    """What was measured and on what.
+
+    `per_token` is the bytes of weights a token reads, `read_rate` what the memory they lie in gives in bytes per second, `bus_rate` what
+    pinned copies of a span's size reach. `bus_factor` times every span is fetched; `routing` takes the router's place in decoding.
+    """
 
     model: str
     size: int
@@ -30,6 +36,12 @@ class Setting:
     active: bool
     per_token: int
     read_rate: float | None
+    n_slots: tuple[int, ...] = ()
+    n_experts: int = 0
+    n_picks: int = 0
+    bus_rate: float | None = None
+    bus_factor: int = 1
+    routing: str | None = None
 
     @property
     def ceiling(self) -> float | None:
@@ -39,16 +51,37 @@ class Setting:
 
 @dataclass(frozen=True)
 class Line:
-    """One result under one setting."""
+    """One result under one setting; `resident_s` is the seconds of a decode step with every expert on the GPU, where that was measured."""
 
     setting: Setting
     result: Result
+    resident_s: float | None = None
+    verdict: str = ""
+
+    @property
+    def ceiling(self) -> float | None:
+        """Decoded tokens per second that bytes and bandwidth allow: a resident step (or reading the weights), then the misses over the bus."""
+        s = self.setting
+        if self.result.test.kind != "tg" or not (s.ceiling or self.resident_s):
+            return None
+        step = self.resident_s or 1 / (s.ceiling or 1)
+        return 1 / (step + self.missed_bytes / s.bus_rate) if s.bus_rate else 1 / step
 
     @property
     def share(self) -> float | None:
         """Decode speed as a share of the ceiling."""
-        ceiling = self.setting.ceiling
-        return self.result.mean / ceiling if ceiling and self.result.test.kind == "tg" else None
+        return self.result.mean / self.ceiling if self.ceiling else None
+
+    @property
+    def missed_bytes(self) -> float:
+        """Bytes over the bus per token."""
+        return self.result.bytes_per_token * self.setting.bus_factor
+
+    @property
+    def reached_rate(self) -> float | None:
+        """Bytes per second that fetches reached."""
+        ms = self.result.fetch_ms
+        return self.missed_bytes / ms * 1e3 if ms else None
 
     def cells(self) -> dict[str, str]:
         """The columns of the table, as text."""
@@ -62,17 +95,28 @@ class Line:
             "cache": s.cache,
             "test": r.test.name,
             "t/s": f"{r.mean:.2f} ± {r.deviation:.2f}",
+            "first t/s": f"{r.first.rate:.2f}",
             "hit rate": percent_text(r.hit_rate),
             "MiB/token": f"{r.bytes_per_token / (1 << 20):.2f}",
+            "ms in misses": "-" if r.fetch_ms is None else f"{r.fetch_ms:.3f}",
+            "bus GB/s": self._bus_text(),
+            "VRAM peak": "-" if r.vram_bytes is None else size_text(r.vram_bytes),
             "policy": s.policy,
+            "ceiling": "-" if self.ceiling is None else f"{self.ceiling:.2f}",
             "of ceiling": percent_text(self.share),
         }
+
+    def _bus_text(self) -> str:
+        """As in "44.1 of 52.0": reached, and measured as a pinned copy."""
+        reached, measured = self.reached_rate, self.setting.bus_rate
+        return f"{reached / 1e9:.1f} of {measured / 1e9:.1f}" if reached and measured else "-"
 
     def facts(self) -> dict[str, Any]:
         """Everything, as plain values."""
         r = self.result
         return {
             **asdict(self.setting),
+            "n_slots": list(self.setting.n_slots),
             "test": r.test.name,
             "kind": r.test.kind,
             "n": r.test.n,
@@ -85,18 +129,24 @@ class Line:
             "first_tokens_per_s": r.first.rate,
             "samples_tokens_per_s": r.rates,
             "hit_rate": r.hit_rate,
+            "first_hit_rate": r.first.hit_rate,
             "bytes_fetched_per_token": r.bytes_per_token,
-            "ceiling_tokens_per_s": self.setting.ceiling,
+            "fetch_ms_per_token": r.fetch_ms,
+            "fetch_bytes_per_s": self.reached_rate,
+            "vram_peak_bytes": r.vram_bytes,
+            "resident_step_s": self.resident_s,
+            "ceiling_tokens_per_s": self.ceiling,
             "share_of_ceiling": self.share,
+            "verdict": self.verdict,
         }
 
 
 class Table:
-    """Writes lines as they come, in one of FORMATS; `swept` names the settings that vary, which get columns of their own."""
+    """Writes lines in one of FORMATS; `shown` names those of SWEPT and GPU_ONLY that get columns."""
 
-    def __init__(self, form: str, swept: Sequence[str]) -> None:
+    def __init__(self, form: str, shown: Sequence[str]) -> None:
         self._form = form
-        self._hidden = [name for name in SWEPT if name not in swept]
+        self._hidden = [name for name in (*SWEPT, *GPU_ONLY) if name not in shown]
         self._began = False
         self._all: list[dict[str, Any]] = []
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # So many tokens of random picks before they begin again: more than any cache remembers.
 RANDOM_TOKENS = 4096
+# Every repetition begins with another answer, so that none finds what the one before it left.
+ANSWER_TOKENS = 256
 RANDOM, REPEAT = "random", "repeat"
 
 
@@ -45,4 +47,5 @@ def made_trace(n_tokens: int, config: ModelConfig) -> Trace:
     rng = np.random.default_rng(0)
     shape = (n_tokens, config.n_layers, config.n_experts)
     picks = np.argsort(rng.random(shape, np.float32), axis=-1)[..., : config.n_picks]
-    return Trace(picks.astype(np.int16), np.array([0, n_tokens]), config.n_experts)
+    answers = np.append(np.arange(0, n_tokens, ANSWER_TOKENS), n_tokens)
+    return Trace(picks.astype(np.int16), answers, config.n_experts)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from hotset.config import SamplingParams
 from hotset.errors import InputError
+from hotset.experts.stats import rate
 
 if TYPE_CHECKING:
-    from hotset.engine.engine import Engine
-    from hotset.engine.stats import PhaseStats, Stats
+    from hotset.engine.runner import Runner, Session
+    from hotset.experts.trace import Trace
 
 Kind = Literal["pp", "tg"]
 # Decoding is measured behind a short prompt of real text, so that the model writes text and not noise.
@@ -37,18 +38,24 @@ class Workload:
 
 @dataclass(frozen=True)
 class Sample:
-    """One run of a test; counts of the expert cache are of its own phase only."""
+    """One run of a test; counts of the expert cache are of its own phase only, `fetch_ms` and `vram_bytes` None where there is no GPU."""
 
     tokens: int
     seconds: float
     hits: int
     misses: int
     bytes_fetched: int
+    fetch_ms: float | None = None
+    vram_bytes: int | None = None
 
     @property
     def rate(self) -> float:
         """Tokens per second."""
         return self.tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def hit_rate(self) -> float | None:
+        return rate(self.hits, self.misses)
 
 
 @dataclass(frozen=True)
@@ -88,13 +95,26 @@ class Result:
 
     @property
     def hit_rate(self) -> float | None:
-        hits, misses = sum(s.hits for s in self.samples), sum(s.misses for s in self.samples)
-        return hits / (hits + misses) if hits + misses else None
+        return rate(sum(s.hits for s in self.samples), sum(s.misses for s in self.samples))
 
     @property
     def bytes_per_token(self) -> float:
         """Bytes that misses fetched (or would have) per token."""
-        return sum(s.bytes_fetched for s in self.samples) / sum(s.tokens for s in self.samples)
+        return sum(s.bytes_fetched for s in self.samples) / self._tokens
+
+    @property
+    def _tokens(self) -> int:
+        return sum(s.tokens for s in self.samples)
+
+    @property
+    def fetch_ms(self) -> float | None:
+        """Time in which misses came in, per token."""
+        times = [s.fetch_ms for s in self.samples if s.fetch_ms is not None]
+        return sum(times) / self._tokens if len(times) == len(self.samples) else None
+
+    @property
+    def vram_bytes(self) -> int | None:
+        return max((s.vram_bytes for s in self.samples if s.vram_bytes is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -143,66 +163,113 @@ class Tokens:
         return window
 
 
+class Peak(Protocol):
+    """Tells the most memory in use since `begin`."""
+
+    def begin(self) -> None: ...
+
+    def read(self) -> int: ...
+
+
 class Bench:
-    """Runs the tests on an engine; `clock` gives seconds."""
+    """Runs the tests on one arm's runner; `clock` gives seconds. With `routing` decoding takes its picks from there and needs no prompt."""
 
     def __init__(
-        self, engine: Engine, tokens: Tokens, plan: Plan, clock: Callable[[], float] = time.perf_counter
+        self,
+        runner: Runner,
+        tokens: Tokens,
+        plan: Plan,
+        *,
+        routing: Trace | None = None,
+        peak: Peak | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._engine = engine
+        self._runner = runner
         self._tokens = tokens
         self._plan = plan
+        self._routing = routing
+        # Every repetition begins with an answer of its own.
+        self._starts = [] if routing is None else sorted({int(o) for o in routing.offsets if o < routing.n_tokens})
+        self._peak = peak
         self._clock = clock
-        self._seed = 0
+        self._seed = self._decoded = 0
 
     def warm_up(self) -> float:
         """Run every test once, so that all code is compiled and all memory touched; returns the seconds it took."""
         began = self._clock()
         for test in self._plan.tests:
-            self._run(test)
+            self.first(test)
         return self._clock() - began
 
-    def results(self) -> Iterator[Result]:
-        """Measure test after test."""
-        for test in self._plan.tests:
-            self._engine.runner.reset_cache()
-            first = self._run(test)
-            yield Result(test, first, tuple(self._sample(test) for _ in range(self._plan.repeats)), self._plan.cold)
+    def first(self, test: Workload) -> Sample:
+        """A run on an empty expert cache; a trace is followed from its beginning."""
+        routed = self._routing if test.kind == "tg" else None
+        self._runner.set_routing(None if routed is None else routed.experts)
+        self._decoded = 0
+        self._runner.reset_cache()
+        return self._run(test)
 
-    def _sample(self, test: Workload) -> Sample:
+    def sample(self, test: Workload) -> Sample:
+        """A run that counts."""
         if self._plan.cold:
-            self._engine.runner.reset_cache()
+            self._runner.reset_cache()
         return self._run(test)
 
     def _run(self, test: Workload) -> Sample:
-        return self._prompt(test.n) if test.kind == "pp" else self._decode(test.n)
+        if self._peak:
+            self._peak.begin()
+        run = self._prompt(test.n) if test.kind == "pp" else self._decode(test.n)
+        return replace(run, vram_bytes=self._peak.read()) if self._peak else run
 
-    def _session(self) -> Any:
-        session = self._engine.session(self._plan.n_ctx)
+    def _session(self, max_tokens: int) -> Session:
+        session = self._runner.session(self._plan.n_ctx)
         self._seed += 1
-        session.start(SAMPLING, self._seed, frozenset())  # no end token ends a measurement
+        # No end token ends a measurement, and no step runs ahead of it.
+        session.start(replace(SAMPLING, max_tokens=max_tokens), self._seed, frozenset())
         return session
 
     def _prompt(self, n: int) -> Sample:
-        session, ids = self._session(), self._tokens.next(n)
-        self._engine.reset_stats()
+        session, ids = self._session(1), self._tokens.next(n)
+        self._runner.reset_stats()
         began = self._clock()
         session.feed(ids)
         session.next()  # the first token waits for the device
         seconds = self._clock() - began
-        return sample(n, seconds, self._engine.stats().prompt)
+        stats = self._runner.stats().prompt
+        return Sample(n, seconds, stats.hits, stats.misses, stats.bytes_fetched)
 
     def _decode(self, n: int) -> Sample:
-        session, ids = self._session(), self._tokens.next(LEAD)
-        session.feed(ids)
-        session.next()
-        self._engine.reset_stats()
+        self._runner.reset_stats()
+        session = self._routed_session(n) if self._routing else self._led_session(n)
         began = self._clock()
         for _ in range(n):
             session.next()
         seconds = self._clock() - began
-        return sample(n, seconds, self._engine.stats())
+        stats = self._runner.stats()
+        return Sample(n, seconds, stats.hits, stats.misses, stats.bytes_fetched, stats.fetch_ms)
+
+    def _led_session(self, n: int) -> Session:
+        """Real text has been read, and the first token drawn."""
+        session = self._session(n + 1)
+        session.feed(self._tokens.next(LEAD))
+        session.next()
+        return session
+
+    def _routed_session(self, n: int) -> Session:
+        """The next step takes the first picks of an answer."""
+        session = self._session(n)
+        session.begin(self._tokens.next(1)[0], trace_at=self._starts[self._decoded % len(self._starts)])
+        self._decoded += 1
+        return session
 
 
-def sample(n: int, seconds: float, counts: PhaseStats | Stats) -> Sample:
-    return Sample(n, seconds, counts.hits, counts.misses, counts.bytes_fetched)
+def results(arms: Sequence[Bench], plan: Plan) -> Iterator[list[Result]]:
+    """Measure test after test; of each, every arm's result. The order of arms turns with every repetition."""
+    for test in plan.tests:
+        first = [arm.first(test) for arm in arms]
+        samples: list[list[Sample]] = [[] for _ in arms]
+        for repetition in range(plan.repeats):
+            order = range(len(arms))
+            for i in reversed(order) if repetition % 2 else order:
+                samples[i].append(arms[i].sample(test))
+        yield [Result(test, f, tuple(s), plan.cold) for f, s in zip(first, samples, strict=True)]

@@ -1,23 +1,19 @@
-"""`hotset bench`: prompt and decode speed, in llama-bench's table."""
+"""`hotset bench`: prompt and decode speed of one or several expert caches, in llama-bench's table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import product
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hotset.cli import options
-from hotset.cli.opening import Choices, open_engine, slots_text
 from hotset.cli.output import put, put_json, say
-from hotset.errors import InputError, UnsupportedError
+from hotset.errors import InputError
 
 if TYPE_CHECKING:
-    from hotset.bench.report import Line, Setting
-    from hotset.bench.runner import Plan, Result, Tokens
-    from hotset.cli.inspection import Inspection
-    from hotset.engine.engine import Engine
+    from hotset.bench.report import Line
 
 
 def bench(
@@ -31,15 +27,19 @@ def bench(
         str | None, typer.Option("-f", "--file", metavar="FILE", help="Text to read and to continue.", show_default="a bundled one")
     ] = None,
     cold: Annotated[bool, typer.Option("--cold", help="Empty the expert cache before every run.")] = False,
+    routing: Annotated[
+        str | None, typer.Option("--routing", metavar="FILE|random|repeat", help="Decode with the picks of a recorded trace (.npz), or with random or always the same ones, in place of the router's.", show_default="the router")
+    ] = None,
+    bus_factor: Annotated[int, typer.Option("--bus-factor", metavar="N", help="Fetch every expert N times, which imitates a bus N times slower; GPU only.")] = 1,
     threads: Annotated[
-        str | None, typer.Option("-t", "--threads", metavar="N,...", help="CPU threads; several are measured in turn.", show_default="physical cores")
+        str | None, typer.Option("-t", "--threads", metavar="N,...", help="CPU threads; a list (1,2,4) or range (1-8*2) is measured side by side.", show_default="physical cores")
     ] = None,
     device: options.DeviceOption = "auto",
     expert_cache: Annotated[
-        str, typer.Option("--expert-cache", metavar="SIZE,...", help="Sizes of the expert cache, measured in turn.")
+        str, typer.Option("--expert-cache", metavar="SIZE,...", help="Sizes of the expert cache, as in 25%,off or 10%-50%+10%, measured side by side.")
     ] = "auto",
     vram: options.VramOption = None,
-    policy: options.PolicyOption = "lrfu:16",
+    policy: Annotated[str, typer.Option("--policy", metavar="NAME,...", help="Which experts stay in the cache: lrfu:HALF_LIFE, lru, lfu, static; several are measured side by side.")] = "lrfu:16",
     pre: options.PreOption = None,
     ubatch_size: options.UbatchOption = None,
     no_graph: options.NoGraphOption = False,
@@ -48,112 +48,55 @@ def bench(
 ) -> None:  # fmt: skip
     """Measure prompt reading and decoding: mean and standard deviation, the expert cache's hit rate, and the share of the ceiling.
 
-    A first run of each test warms up and is left out; one on an empty expert cache is reported apart.
+    Several sizes and policies are arms on one loaded model, which read and draw the same tokens. A first run of each test warms up and is
+    left out; one on an empty expert cache is reported apart. At the end stands whether the expert cache helped, and if not, why.
     """
     del verbose  # read where bugs are reported
-    from hotset.bench.report import FORMATS, Table
+    from hotset.bench.arms import sweep
+    from hotset.bench.report import FORMATS
     from hotset.bench.runner import Plan
-    from hotset.checkpoint import open_model
-    from hotset.cli.inspection import inspect_file
-    from hotset.engine.loading import resolve
+    from hotset.cli.measuring import Measuring
+    from hotset.cli.opening import Choices
 
     if output not in FORMATS:
         raise InputError(f"-o {output!r} is not one of {', '.join(FORMATS)}")
+    if bus_factor < 1:
+        raise InputError(f"--bus-factor {bus_factor}: give 1 or more")
     plan = Plan(n_prompt, n_gen, repetitions, cold)
     counts = options.numbers(threads, "-t") if threads else [None]
-    sizes = [size.strip() for size in expert_cache.split(",")]
+    arms = sweep(options.spread(expert_cache, "--expert-cache"), options.spread(policy, "--policy"), counts)
     path = options.chosen_model(model, model_option)
     text = options.read_text(file, "-f") if file else None
-    settings = [
-        Choices(
-            path, device=device, expert_cache=size, policy=policy, vram=vram, n_ctx=plan.n_ctx, threads=n, pre=pre, n_ubatch=ubatch_size, graph=not no_graph,
-            why_n_ctx="what the longest test takes",
-        )
-        for size, n in product(sizes, counts)
-    ]  # fmt: skip
-    with open_model(resolve(path)) as opened:
-        inspection = inspect_file(opened)
-    swept = [name for name, values in (("threads", counts), ("cache", sizes)) if len(values) > 1]
-    table = Table(output, swept)
-    for choices in settings:
-        for line in measure(choices, plan, text, inspection):
-            put(table.add(line))
-            say(first_line(line.result))
-    if json or output == "json":
+    choices = Choices(
+        path, device=device, vram=vram, n_ctx=plan.n_ctx, threads=arms[0].threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph,
+        why_n_ctx="what the longest test takes",
+    )  # fmt: skip
+    alone = len(arms) == 1 and bus_factor == 1
+    if alone:
+        choices = replace(choices, expert_cache=arms[0].size, policy=str(arms[0].policy))
+    else:
+        choices = replace(choices, expert_cache="off", arms=", ".join(dict.fromkeys(map(str, arms))))
+    measuring = Measuring(choices, plan, arms, text, routing, bus_factor, alone=alone)
+    show(list(measuring.lines()), output, json=json)
+
+
+def show(lines: Sequence[Line], form: str, *, json: bool) -> None:
+    """The table, the verdict in words, and as JSON on the last line everything (but for CSV, which is to stay CSV unless asked)."""
+    from hotset.bench.report import GPU_ONLY, SWEPT, Table
+    from hotset.bench.verdict import verdicts
+
+    lines = [replace(line, verdict=text) for line, text in zip(lines, verdicts(lines), strict=True)]
+    varies = {
+        "threads": len({line.setting.threads for line in lines}) > 1,
+        "cache": len({(line.setting.cache, line.setting.policy) for line in lines}) > 1,
+    }
+    gpu = GPU_ONLY if any(line.setting.backend == "CUDA" for line in lines) else ()
+    table = Table(form, [*(name for name in SWEPT if varies[name]), *gpu])
+    for line in lines:
+        put(table.add(line))
+    for line in lines:
+        if line.verdict:
+            named = f", {line.setting.cache}, {line.setting.policy}" if varies["cache"] else ""
+            say(f"verdict on {line.result.test.name}{named}: {line.verdict}")
+    if json or form in ("json", "md"):
         put_json(table.facts)
-
-
-def measure(choices: Choices, plan: Plan, text: str | None, inspection: Inspection) -> Iterator[Line]:
-    """All tests under one setting; the model is loaded anew, so that no setting profits from one before it."""
-    from hotset.bench.report import Line, Setting
-    from hotset.bench.runner import Bench
-    from hotset.host.threads import checked_threads
-
-    engine = open_engine(choices)
-    n_threads = checked_threads(choices.threads)
-    stats = engine.stats()
-    setting = Setting(
-        model=f"{engine.config.architecture} {engine.config.name}",
-        size=inspection.file.total_bytes,
-        params=inspection.n_parameters,
-        backend=engine.device.upper(),
-        threads=n_threads,
-        cache=f"{choices.expert_cache}: {slots_text(engine)}",
-        policy=stats.policy if stats.active else f"{stats.policy} (counted)",
-        active=stats.active,
-        per_token=inspection.needs.traffic.per_token if inspection.needs else 0,
-        read_rate=memory_rate(n_threads) if engine.device == "cpu" else None,
-    )
-    show_card(setting)
-    tokens = bench_tokens(engine, text)
-    if tokens.repeats_within(plan.n_prompt):
-        say(f"note: the text is shorter than {plan.n_prompt:,} tokens, so prompts repeat it; give a longer one with -f")
-    runs = Bench(engine, tokens, plan)
-    say(f"warm-up (compiling, first touch of memory), not counted: {runs.warm_up():.2f} s")
-    for result in runs.results():
-        yield Line(setting, result)
-
-
-def show_card(setting: Setting) -> None:
-    """What the machine and the model allow, before anything is measured."""
-    from hotset.bench.units import size_text
-
-    say(
-        f"a token reads {size_text(setting.per_token)} of weights (dense ones and picked experts; keys and values come on top)"
-    )
-    if setting.read_rate and setting.ceiling:
-        say(
-            f"plain read of memory with {setting.threads} threads, measured now: {setting.read_rate / 1e9:.1f} GB/s, "
-            f"so decoding cannot pass {setting.ceiling:.1f} tokens/s (more if the model fits the CPU's caches)"
-        )
-
-
-def memory_rate(threads: int) -> float:
-    from hotset.bench.ceiling import BUFFER_BYTES, buffer, read_rate
-
-    return read_rate(buffer(BUFFER_BYTES), threads)
-
-
-def bench_tokens(engine: Engine, text: str | None) -> Tokens:
-    """Ids of the text; random ones, said loudly, for a model without a tokenizer."""
-    from importlib.resources import files
-
-    import numpy as np
-
-    from hotset.bench.runner import Tokens
-
-    source = text if text is not None else files("hotset").joinpath("data/bench.txt").read_text("utf-8")
-    try:
-        return Tokens(engine.tokenize(source, add_special=False))
-    except UnsupportedError:
-        say(
-            "WARNING: the model has no tokenizer, so random token ids are fed: speeds hold, hit rates do not carry over to text"
-        )
-        return Tokens(np.random.default_rng(0).integers(0, engine.config.n_vocab, 1 << 16).tolist())
-
-
-def first_line(result: Result) -> str:
-    """How an empty expert cache did, and whether the runs agree."""
-    order = "each on an empty expert cache" if result.cold else "the expert cache kept from run to run"
-    noise = f"; NOISY: they spread over {100 * result.spread:.0f} % of the median" if result.is_noisy else ""
-    return f"{result.test.name}: first run on an empty expert cache {result.first.rate:.2f} t/s; {len(result.samples)} runs, {order}{noise}"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Choices:
-    """What the user chose; None (or "auto") leaves it to hotset."""
+    """What the user chose; None (or "auto") leaves it to hotset. `arms` names the expert caches that are made once the model is loaded."""
 
     model: str
     device: str = "auto"
@@ -30,6 +30,7 @@ class Choices:
     n_ubatch: int | None = None
     graph: bool = True
     why_n_ctx: str = "as asked"
+    arms: str = ""
 
 
 def open_engine(choices: Choices) -> Engine:
@@ -51,7 +52,7 @@ def open_engine(choices: Choices) -> Engine:
                 graph=choices.graph,
                 progress=progress,
             )
-        say(cache_line(engine))
+        say(f"expert caches, measured side by side: {choices.arms}" if choices.arms else cache_line(engine))
     for note in engine.notes:
         say(f"note: {printable(note)}")
     show_table("settings", ("", "", "why"), [*settings(engine, choices)])
@@ -82,6 +83,8 @@ def settings(engine: Engine, choices: Choices) -> Iterator[tuple[str, str, str]]
     if engine.device == "cpu":
         yield "threads", *threads(choices)
     yield "context", f"{engine.n_ctx:,} tokens", context_reason(engine, choices)
+    if choices.arms:
+        return
     yield "expert cache", slots_text(engine), asked(choices.expert_cache != "auto") or cache_reason(engine)
     yield "policy", engine.stats().policy, "keeps what was picked often and lately; best in replays of real routing"
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from hotset.errors import InputError
+
+MAX_RANGE = 64
 
 ModelArgument = Annotated[
     str | None,
@@ -94,9 +97,31 @@ def read_text(path: str, option: str) -> str:
         raise InputError(f"{option} {path}: no UTF-8 at byte {error.start:,}; convert the file to UTF-8") from error
 
 
+def spread(text: str, option: str) -> list[str]:
+    """Read a list with ranges: "10%,25%-75%+25%" or "1-8*2"; first and last are in it, the step is +1 where none is given."""
+    return list(dict.fromkeys(value for part in text.split(",") for value in range_of(part.strip(), option)))
+
+
+def range_of(part: str, option: str) -> list[str]:
+    found = re.fullmatch(r"(\d{1,9})([a-zA-Z%]*)-(\d{1,9})([a-zA-Z%]*)(?:([+*])(\d{1,9})([a-zA-Z%]*))?", part)
+    if not found:
+        return [part]
+    first, unit, last, last_unit, sign, step, step_unit = found.groups()
+    values = [int(first)]
+    by = int(step or 1)
+    grows = by > 1 and values[0] > 0 if sign == "*" else by > 0
+    if last_unit != unit or (step_unit or "") not in ("", unit) or int(last) < values[0] or not grows:
+        raise InputError(f"{option} {part!r} is no range; write it as in 10%-50%+10% or 8slots-64slots*2")
+    while values[-1] <= int(last):
+        if len(values) > MAX_RANGE:
+            raise InputError(f"{option} {part!r} has more than {MAX_RANGE} values; take a larger step")
+        values.append(values[-1] * by if sign == "*" else values[-1] + by)
+    return [f"{value}{unit}" for value in values[:-1]]
+
+
 def numbers(text: str, option: str) -> list[int]:
-    """Read a list as in "1,2,4"."""
-    parts = [part.strip() for part in text.split(",")]
+    """Read a list as in "1,2,4" or "1-4"."""
+    parts = spread(text, option)
     if not all(part.isdecimal() and len(part) < 10 for part in parts):
         raise InputError(f"{option} {text!r} is no list of numbers; write them with commas, as in 1,2,4")
     return [int(part) for part in parts]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hotset.engine.runner import Drawn, Mode
+from hotset.engine.runner import MODES, Drawn, Mode
 from hotset.engine.sampling import no_token
 from hotset.engine.seat import Seat
 from hotset.engine.stats import Meter, Stats
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from hotset.config import SamplingParams
     from hotset.experts.bank import ExpertBank
     from hotset.experts.cache import ExpertCache
+    from hotset.experts.policy import Policy
+    from hotset.experts.slots import CacheShape
     from hotset.model.config import ModelConfig
     from hotset.model.weights import Weights
 
@@ -62,6 +64,20 @@ class ChunkBuffers:
         return cls(ChunkScratch(config, model.bank.spans, max_rows, staging.max_waves, device), staging)
 
 
+@dataclass(frozen=True, eq=False)
+class RunnerBuffers:
+    """What runners that take turns may share: buffers of steps by mode, and those of chunks of long prompts."""
+
+    scratch: dict[Mode, Scratch]
+    chunks: ChunkBuffers | None
+
+    @classmethod
+    def empty(cls, model: DeviceModel, chunk_rows: int) -> RunnerBuffers:
+        """Buffers for chunks of up to `chunk_rows` rows, none for 0."""
+        scratch = {mode: Scratch(model.device, fast=mode == "fast") for mode in MODES}
+        return cls(scratch, ChunkBuffers.empty(model, chunk_rows) if chunk_rows else None)
+
+
 def inside(wanted: Sequence[int], start: int, n: int) -> tuple[int, ...]:
     """Those of `wanted` that lie in start .. start + n, counted from `start`."""
     return tuple(w - start for w in wanted if start <= w < start + n)
@@ -72,17 +88,37 @@ class DeviceRunner:
 
     device = "cuda"
 
-    def __init__(self, model: DeviceModel, n_ctx: int, *, use_graphs: bool = True, chunk_rows: int = 0) -> None:
+    def __init__(
+        self,
+        model: DeviceModel,
+        n_ctx: int,
+        *,
+        use_graphs: bool = True,
+        chunk_rows: int = 0,
+        buffers: RunnerBuffers | None = None,
+    ) -> None:
         self.model = model
         self.n_ctx = n_ctx
-        self._scratch = {mode: Scratch(model.device, fast=mode == "fast") for mode in ("fast", "reference")}
+        self._buffers = buffers or RunnerBuffers.empty(model, chunk_rows)
         self._use_graphs = use_graphs
         self._trace: torch.Tensor | None = None
         self._free_seats = [self.seat(1)]
         self._meter = Meter(model.cache)
         self._unused_steps = 0
         self.chunk = MAX_ROWS
-        self.chunks = ChunkBuffers.empty(model, chunk_rows) if chunk_rows else None
+        self.chunks = self._buffers.chunks
+
+    @property
+    def shape(self) -> CacheShape:
+        return self.model.cache.shape
+
+    def beside(
+        self, n_slots: Sequence[int], policy: Policy, *, threads: int | None = None, bus_factor: int = 1
+    ) -> DeviceRunner:
+        del threads  # steps are the GPU's work
+        cache = self.model.cache.beside(n_slots, policy, bus_factor=bus_factor)
+        model = replace(self.model, cache=cache)
+        return DeviceRunner(model, self.n_ctx, use_graphs=self._use_graphs, buffers=self._buffers)
 
     def kv(self, n_ctx: int, mode: Mode, n_seqs: int = 1) -> DeviceKV:
         """Empty keys and values for `n_seqs` sequences."""
@@ -90,7 +126,7 @@ class DeviceRunner:
 
     def ops(self, kv: DeviceKV, mode: Mode) -> DeviceOps:
         """The ops over given keys and values."""
-        return DeviceOps(self.model.config, self.model.cache, kv, self._scratch[mode])
+        return DeviceOps(self.model.config, self.model.cache, kv, self._buffers.scratch[mode])
 
     def forward(self, ops: DeviceOps, batch: DeviceBatch) -> torch.Tensor:
         """Logits float32 [n_wanted, n_vocab] of a batch, on the device."""

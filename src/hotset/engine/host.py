@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
@@ -15,15 +15,18 @@ from hotset.engine.memory import check_host_room, kv_bytes
 from hotset.engine.runner import Drawn, Mode
 from hotset.engine.sampling import sample
 from hotset.engine.stats import Meter, Stats
+from hotset.errors import InputError
+from hotset.experts.host_cache import HostCache
 from hotset.host.matmul import AT_ONCE
 from hotset.model.batch import Batch, prompt_batch
-from hotset.model.host_ops import HostKV, HostOps
+from hotset.model.host_ops import HostKV, HostOps, HostRouting
 from hotset.model.transformer import forward
 
 if TYPE_CHECKING:
     from hotset.config import SamplingParams
     from hotset.experts.bank import ExpertBank
-    from hotset.experts.host_cache import HostCache
+    from hotset.experts.policy import Policy
+    from hotset.experts.slots import CacheShape
     from hotset.model.config import ModelConfig
     from hotset.model.weights import Weights
 
@@ -53,6 +56,24 @@ class HostRunner:
         self.model = model
         self.threads = threads
         self._meter = Meter(model.cache)
+        self._trace: NDArray[np.int16] | None = None
+
+    @property
+    def shape(self) -> CacheShape:
+        return self.model.cache.shape
+
+    def beside(
+        self, n_slots: Sequence[int], policy: Policy, *, threads: int | None = None, bus_factor: int = 1
+    ) -> HostRunner:
+        if bus_factor != 1:
+            raise InputError(
+                f"bus factor {bus_factor}: the CPU engine computes experts where they lie and uses no bus; leave it out, or run on a GPU"
+            )
+        cache = HostCache(replace(self.shape, n_slots=tuple(n_slots)), policy)
+        return HostRunner(replace(self.model, cache=cache), threads or self.threads)
+
+    def set_routing(self, picks: NDArray[np.integer[Any]] | None) -> None:
+        self._trace = None if picks is None else picks.astype(np.int16)
 
     def ops(self, kv: HostKV, mode: Mode) -> HostOps:
         """The ops over given keys and values."""
@@ -92,7 +113,10 @@ class HostRunner:
         return out
 
     def session(self, n_ctx: int) -> HostSession:
-        return HostSession(self, n_ctx)
+        session = HostSession(self, n_ctx)
+        if self._trace is not None:
+            session.ops.routing = HostRouting(self._trace, np.zeros(1, np.int64))
+        return session
 
     def feed(self, ops: HostOps, tokens: Sequence[int], start: int) -> NDArray[np.float32]:
         """Store a prompt's tokens from position `start` on -> logits float32 [n_vocab] of the last."""
@@ -146,6 +170,11 @@ class HostSession:
         left = self.tokens[self._stored :]
         self._logits = self._runner.feed(self.ops, left, self._stored)
         self._stored += len(left)
+
+    def begin(self, token: int, *, trace_at: int = 0) -> None:
+        self.tokens, self._stored = [token], 0
+        if self.ops.routing is not None:
+            self.ops.routing.offsets[0] = trace_at
 
     def next(self) -> Drawn:
         if self._stored < len(self.tokens) or self._logits is None:

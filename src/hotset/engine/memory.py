@@ -40,6 +40,11 @@ class MemoryPlan:
     def total(self, where: Where) -> int:
         return sum(r.n_bytes for r in self.rows if r.where == where)
 
+    @property
+    def room(self) -> int:
+        """Bytes of the budget that nothing takes; 0 without a budget."""
+        return 0 if self.budget is None else self.budget - self.total("gpu")
+
     def bytes_of(self, name: str) -> int:
         return sum(r.n_bytes for r in self.rows if r.name == name)
 

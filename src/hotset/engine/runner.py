@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from hotset.config import SamplingParams
     from hotset.engine.stats import Stats
+    from hotset.experts.policy import Policy
+    from hotset.experts.slots import CacheShape
 
 Mode = Literal["fast", "reference"]
 MODES: tuple[Mode, ...] = ("fast", "reference")
@@ -40,6 +42,9 @@ class Session(Protocol):
     def feed(self, tokens: Sequence[int]) -> None:
         """Append tokens of a prompt."""
 
+    def begin(self, token: int, *, trace_at: int = 0) -> None:
+        """Hold one token and nothing else, which the first step stores: there is no prompt. It is token `trace_at` of a routing trace."""
+
     def next(self) -> Drawn:
         """Draw the next token and append it."""
 
@@ -49,6 +54,19 @@ class Runner(Protocol):
 
     device: str
 
+    @property
+    def shape(self) -> CacheShape:
+        """What its expert cache is made for."""
+
+    def beside(
+        self, n_slots: Sequence[int], policy: Policy, *, threads: int | None = None, bus_factor: int = 1
+    ) -> Runner:
+        """Another runner on the same weights and experts with an expert cache of its own; only one of them may be at work at a time.
+
+        `threads` are the CPU's (None: as here); a GPU fetches every span `bus_factor` times, which imitates a bus so many times slower.
+        InputError where nothing is fetched.
+        """
+
     def logits(
         self, tokens: Sequence[int], wanted: Sequence[int], mode: Mode, *, stepwise: bool
     ) -> NDArray[np.float32]:
@@ -56,6 +74,9 @@ class Runner(Protocol):
 
     def session(self, n_ctx: int) -> Session:
         """An empty sequence in fast mode."""
+
+    def set_routing(self, picks: NDArray[np.integer[Any]] | None) -> None:
+        """Sessions from now on take their decode steps' picks from a trace [tokens, layers, k] of the model's counts, None: from the router."""
 
     def stats(self) -> Stats: ...
 

@@ -55,11 +55,14 @@ class Seat:
     def follow(self, trace: torch.Tensor | None) -> None:
         """Take the picks of every step from a trace int16 [tokens, layers, k] on the device, or (None) from the router again.
 
-        Steps are captured anew: a captured one keeps the picks' source that it was captured with.
+        Captured steps are captured anew: each keeps the picks' source that it was captured with.
         """
         self.discard()
         self.ops.routing = None if trace is None else Routing(trace, torch.zeros_like(self.rows.seqs))
+        captured = list(self._graphs)
         self._graphs.clear()
+        for greedy in captured:
+            self._graphs[greedy] = self._capture(greedy=greedy)
 
     def follows(self, trace: torch.Tensor | None) -> bool:
         """Whether the picks come from this trace (None: from the router)."""

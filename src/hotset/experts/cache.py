@@ -30,7 +30,7 @@ POISON = 0xFF  # NaN in every float format: a span read before it was filled sho
 class ExpertCache:
     """Slots per layer and what is in them. Nothing is allocated after the constructor: lookup and fetch may be captured.
 
-    `bus_factor` copies of every fetch imitate a bus that many times slower. `bank_base` has the address of expert 0 of every layer, as the device reads it; the bank must outlive the cache.
+    `bus_factor` copies of every fetch imitate a bus that many times slower. `overflow` is the area of another cache to share. `bank_base` has the address of expert 0 of every layer, as the device reads it; the bank must outlive the cache.
     """
 
     def __init__(
@@ -43,21 +43,29 @@ class ExpertCache:
         ring_steps: int = 0,
         poison: bool = False,
         bus_factor: int = 1,
+        overflow: torch.Tensor | None = None,
     ) -> None:
         self.shape = shape
         self.policy = policy
         self.device = torch.device(device)
         self._poison = poison
-        self._overflow = self._area(shape.overflow_bytes)
+        self._overflow = self._area(shape.overflow_bytes) if overflow is None else overflow
         self.bank_base = tuple(bank_base)
         self.bus_factor = bus_factor
         self._buffers = self._allocate(ring_steps)
         self.resize(shape.n_slots)
 
     def beside(self, n_slots: Sequence[int], policy: Policy, *, bus_factor: int = 1) -> ExpertCache:
-        """Another cache over the same bank, with slots, tables and counts of its own."""
-        shape = replace(self.shape, n_slots=tuple(n_slots))
-        return ExpertCache(shape, policy, self.bank_base, self.device, poison=self._poison, bus_factor=bus_factor)
+        """Another cache over the same bank, with slots, tables and counts of its own; they share the overflow area, so they take turns."""
+        return ExpertCache(
+            replace(self.shape, n_slots=tuple(n_slots)),
+            policy,
+            self.bank_base,
+            self.device,
+            poison=self._poison,
+            bus_factor=bus_factor,
+            overflow=self._overflow,
+        )
 
     def _area(self, n_bytes: int) -> torch.Tensor:
         area = torch.empty(n_bytes, dtype=torch.uint8, device=self.device)

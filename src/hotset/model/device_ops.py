@@ -62,7 +62,7 @@ class DeviceBatch:
 
 @dataclass(frozen=True, eq=False)
 class Routing:
-    """Recorded picks that take the router's place in benchmarks: `trace` int16 [tokens, layers, k], `offsets` int32 [n_seqs]."""
+    """Recorded picks in the router's place: `trace` int16 [tokens, layers, k]; position 0 of a sequence is token `offsets` int32 [n_seqs]."""
 
     trace: torch.Tensor
     offsets: torch.Tensor

@@ -38,6 +38,14 @@ class HostMatrix:
     address: NDArray[np.int64]
 
 
+@dataclass(frozen=True, eq=False)
+class HostRouting:
+    """Recorded picks in the router's place: `trace` int16 [tokens, layers, k]; position 0 of a sequence is token `offsets` int64 [n_seqs]."""
+
+    trace: NDArray[np.int16]
+    offsets: NDArray[np.int64]
+
+
 class HostPlace:
     """Puts weights into host memory."""
 
@@ -126,8 +134,7 @@ class HostOps:
         self.cache = cache
         self.kv = kv
         self.fast = fast
-        # Recorded picks int16 [tokens, layers, k] that take the router's place in benchmarks.
-        self.routing: NDArray[np.int16] | None = None
+        self.routing: HostRouting | None = None
         self._attend = attend_kernel(int(kv.half))
 
     def embed(self, matrix: HostMatrix, batch: Batch) -> Rows:
@@ -172,7 +179,9 @@ class HostOps:
     def route(self, logits: Rows, layer: Layer, batch: Batch) -> tuple[NDArray[np.int32], Rows]:
         rule = self.config.router
         if self.routing is not None:
-            picks = self.routing[batch.positions % len(self.routing), layer.index].astype(np.int32)
+            trace, offsets = self.routing.trace, self.routing.offsets
+            tokens = (batch.positions + offsets[batch.sequences]) % len(trace)
+            picks = trace[tokens, layer.index].astype(np.int32)
             return picks, np.full(picks.shape, 1 / rule.n_picks, np.float32)
         picks = np.empty((len(logits), rule.n_picks), np.int32)
         weights = np.empty((len(logits), rule.n_picks), np.float32)

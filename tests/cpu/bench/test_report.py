@@ -35,8 +35,32 @@ def test_the_markdown_table_has_its_header_once():
     text = table.add(line("pp")) + table.add(line("tg"))
     assert text.count("| model | size | params | backend | test | t/s |") == 1
     assert (
-        text.splitlines()[2] == "| a \\| b | 1.00 GiB | 1.00 B | CPU | pp10 | 10.00 ± 0.00 | 25.0 % | 0.50 | lru | - |"
+        text.splitlines()[2]
+        == "| a \\| b | 1.00 GiB | 1.00 B | CPU | pp10 | 10.00 ± 0.00 | 10.00 | 25.0 % | 0.50 | lru | - | - |"
     )
+
+
+def test_a_gpus_ceiling_is_the_resident_step_and_the_misses_over_the_bus():
+    setting = replace(SETTING, bus_rate=(5 << 20) / 0.1, read_rate=4e12)
+    found = replace(line(setting=setting), resident_s=0.04)
+    assert found.ceiling == pytest.approx(1 / (0.04 + 0.01))
+    assert found.share == pytest.approx(10 / 20)
+    slower = replace(found, setting=replace(setting, bus_factor=4))
+    assert slower.ceiling == pytest.approx(1 / (0.04 + 0.04))
+
+
+def test_without_a_resident_step_the_ceiling_is_made_of_bytes():
+    setting = replace(SETTING, bus_rate=(5 << 20) / 0.1, read_rate=1e11)
+    assert line(setting=setting).ceiling == pytest.approx(1 / (0.01 + 0.01))
+
+
+def test_what_a_gpu_alone_has_gets_columns_there():
+    runs = (Sample(10, 1.0, 1, 3, 5 << 20, fetch_ms=1.0, vram_bytes=1 << 30),)
+    gpu = replace(SETTING, backend="CUDA", bus_rate=5e10)
+    found = Line(gpu, Result(Workload("tg", 10), runs[0], runs, cold=False))
+    text = Table("md", ["ms in misses", "bus GB/s", "VRAM peak"]).add(found)
+    assert "| ms in misses | bus GB/s | VRAM peak |" in text
+    assert "| 0.100 | 5.2 of 50.0 | 1.00 GiB |" in text
 
 
 def test_swept_settings_get_columns():

@@ -1,15 +1,22 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from fakes import SPAN, fake_engine
-from hotset.bench.runner import LEAD, Bench, Plan, Result, Sample, Tokens, Workload
+from hotset.bench.runner import LEAD, Bench, Plan, Result, Sample, Tokens, Workload, results
 from hotset.errors import InputError
+from hotset.experts.trace import Trace
 
 
 def bench(plan: Plan, **changes) -> tuple[Bench, object]:
-    engine = fake_engine(**changes)
-    return Bench(engine, Tokens(range(4000)), plan, engine.runner.clock), engine.runner
+    runner = fake_engine(**changes).runner
+    return Bench(runner, Tokens(range(4000)), plan, clock=runner.clock), runner
+
+
+def measured(plan: Plan, **changes) -> tuple[list[Result], object]:
+    run, runner = bench(plan, **changes)
+    return [result for (result,) in results([run], plan)], runner
 
 
 def sample(rate: float) -> Sample:
@@ -21,53 +28,90 @@ def result(*rates: float) -> Result:
 
 
 def test_prompt_and_decode_are_timed_apart():
-    runs, _ = bench(Plan(200, 100, 2), prompt_s=1.0, step_s=0.02)
-    pp, tg = runs.results()
+    (pp, tg), _ = measured(Plan(200, 100, 2), prompt_s=1.0, step_s=0.02)
     assert (pp.test.name, pp.mean) == ("pp200", 200)
     assert (tg.test.name, tg.mean) == ("tg100", pytest.approx(50))
 
 
 def test_decode_counts_only_decoding():
-    runs, _ = bench(Plan(0, 10, 1))
-    (tg,) = runs.results()
+    (tg,), _ = measured(Plan(0, 10, 1))
     assert tg.hit_rate == 0.75
     assert tg.bytes_per_token == SPAN
     assert tg.samples[0].misses == 10
 
 
 def test_the_first_run_on_an_empty_cache_is_reported_apart():
-    runs, runner = bench(Plan(8, 0, 3))
-    (pp,) = runs.results()
+    (pp,), runner = measured(Plan(8, 0, 3))
     assert len(pp.samples) == 3
     assert runner.calls == ["reset cache", "feed 8", "feed 8", "feed 8", "feed 8"]
 
 
 def test_cold_runs_empty_the_cache_before_each():
-    runs, runner = bench(Plan(8, 0, 2, cold=True))
-    list(runs.results())
+    _, runner = measured(Plan(8, 0, 2, cold=True))
     assert runner.calls == ["reset cache", "feed 8"] + ["reset cache", "feed 8"] * 2
 
 
 def test_warm_up_runs_every_test_and_is_timed_apart():
-    runs, runner = bench(Plan(8, 4, 1), prompt_s=1.0, step_s=0.5)
-    assert runs.warm_up() == 1.0 + 1.0 + 4 * 0.5
-    assert runner.calls == ["feed 8", f"feed {LEAD}"]
+    run, runner = bench(Plan(8, 4, 1), prompt_s=1.0, step_s=0.5)
+    assert run.warm_up() == 1.0 + 1.0 + 4 * 0.5
+    assert runner.calls == ["reset cache", "feed 8", "reset cache", f"feed {LEAD}"]
 
 
 def test_every_run_reads_another_prompt():
-    runs, runner = bench(Plan(16, 0, 3))
-    list(runs.results())
+    _, runner = measured(Plan(16, 0, 3))
     prompts = [tuple(s.prompts[0]) for s in runner.sessions]
     assert len(set(prompts)) == 4
 
 
+def test_arms_take_turns_in_an_order_that_turns_and_read_the_same_tokens():
+    runner = fake_engine().runner
+    arms = [runner.beside((n,) * 6, "lru") for n in (1, 2)]
+    order = []
+    for arm in arms:
+        arm.on_feed = lambda n, arm=arm: order.append(arms.index(arm))
+    plan = Plan(8, 0, 4)
+    list(results([Bench(arm, Tokens(range(4000)), plan, clock=arm.clock) for arm in arms], plan))
+    assert order == [0, 1] + [0, 1, 1, 0] * 2
+    assert [s.prompts for s in arms[0].sessions] == [s.prompts for s in arms[1].sessions]
+
+
+def test_routed_repetitions_begin_where_answers_begin_and_read_no_prompt():
+    runner = fake_engine().runner
+    trace = Trace(np.zeros((9, 1, 1), np.int16), np.array([0, 4, 4, 6, 9]), 1)
+    plan = Plan(0, 2, 3)
+    list(results([Bench(runner, Tokens(range(9)), plan, routing=trace, clock=runner.clock)], plan))
+    assert runner.calls == ["reset cache", "begin at 0", "begin at 4", "begin at 6", "begin at 0"]
+    assert runner.routing is trace.experts
+
+
+def test_peak_memory_is_the_highest_of_the_runs():
+    class Peak:
+        n = 0
+
+        def begin(self) -> None:
+            self.n += 1
+
+        def read(self) -> int:
+            return -self.n
+
+    runner = fake_engine().runner
+    plan = Plan(8, 0, 2)
+    ((pp,),) = results([Bench(runner, Tokens(range(9)), plan, peak=Peak(), clock=runner.clock)], plan)
+    assert (pp.first.vram_bytes, pp.vram_bytes) == (-1, -2)
+
+
 def test_an_end_token_does_not_end_a_measurement():
-    engine = fake_engine()
-    engine.runner._script = [0]
-    runs = Bench(engine, Tokens(range(100)), Plan(0, 20, 1), engine.runner.clock)
-    (tg,) = runs.results()
+    runner = fake_engine().runner
+    runner._script = [0]
+    plan = Plan(0, 20, 1)
+    ((tg,),) = results([Bench(runner, Tokens(range(100)), plan, clock=runner.clock)], plan)
     assert tg.samples[0].tokens == 20
-    assert len(engine.runner.sessions[0].tokens) == LEAD + 1 + 20
+    assert len(runner.sessions[0].tokens) == LEAD + 1 + 20
+
+
+def test_no_step_runs_ahead_of_the_measured_ones():
+    _, runner = measured(Plan(0, 20, 1))
+    assert runner.params.max_tokens == 21
 
 
 def test_the_context_holds_the_longest_test():

@@ -7,20 +7,25 @@ import json
 import pytest
 
 from fakes import fake_engine
+from hotset.cli.options import spread
+from hotset.errors import InputError
 
 ARGS = ("-p", "16", "-n", "4", "-r", "2")
 
 
 @pytest.fixture(autouse=True)
 def known_memory(monkeypatch):
-    monkeypatch.setattr("hotset.cli.bench.memory_rate", lambda _threads: 1e9)
+    monkeypatch.setattr("hotset.cli.measuring.memory_rate", lambda _threads: 1e9)
 
 
 def test_the_table_has_llama_benchs_columns_and_ours(call, loaded):
     loaded()
     result = call("bench", "demo", *ARGS)
-    head, _, first, second = result.out.splitlines()
-    assert head == "| model | size | params | backend | test | t/s | hit rate | MiB/token | policy | of ceiling |"
+    head, _, first, second, last = result.out.splitlines()
+    assert head == (
+        "| model | size | params | backend | test | t/s | first t/s | hit rate | MiB/token | policy | ceiling | of ceiling |"
+    )
+    assert [row["test"] for row in json.loads(last)] == ["pp16", "tg4"]
     assert "| qwen3moe demo-moe | 7.48 MiB | 11.72 M | CPU | pp16 |" in first
     assert "| tg4 |" in second
     assert "75.0 %" in second
@@ -61,13 +66,77 @@ def test_csv_form_can_be_read_back(call, loaded):
     assert float(rows[1]["hit_rate"]) == 0.75
 
 
-def test_lists_are_swept_and_get_columns(call, loaded):
+def test_lists_are_arms_on_one_loaded_model_and_get_columns(call, loaded):
     engine = loaded()
-    result = call("bench", "demo", *ARGS, "--expert-cache", "25%,50%", "-t", "1,2")
+    result = call("bench", "demo", *ARGS, "--expert-cache", "25%,50%", "--policy", "lru,static", "-t", "1,2")
     lines = result.out.splitlines()
     assert "| threads | cache | test |" in lines[0]
-    assert len(lines) == 2 + 2 * 2 * 2
-    assert engine.load_arguments["expert_cache"] == "50%"
+    assert len(lines) == 2 + 2 * 2 * 2 * 2 + 1
+    assert engine.load_arguments["expert_cache"] == "off"
+    assert [twin.shape.n_slots[0] for twin in engine.runner.twins] == [8, 8, 8, 8, 16, 16, 16, 16]
+    assert result.err.startswith("expert caches, measured side by side: 25% lru, 25% static, 50% lru, 50% static")
+    assert "8 arms, side by side, in an order that turns with every repetition" in result.err
+
+
+def test_one_arm_is_the_model_as_loaded(call, loaded):
+    engine = loaded()
+    call("bench", "demo", *ARGS, "--expert-cache", "10%", "--policy", "lfu")
+    assert (engine.load_arguments["expert_cache"], engine.load_arguments["policy"]) == ("10%", "lfu")
+    assert not engine.runner.twins
+
+
+def test_the_verdict_comes_last_and_is_in_the_json(call, loaded):
+    loaded()
+    result = call("bench", "demo", *ARGS, "--expert-cache", "25%,off", "-o", "json")
+    last = result.err.splitlines()[-1]
+    assert last.startswith("verdict on tg4, 25%: 8 of 32 experts per layer, lrfu:16 (counted): counted only")
+    rows = json.loads(result.out)
+    assert [bool(row["verdict"]) for row in rows] == [False, False, True, False]
+
+
+def test_routing_replaces_the_picks_of_decoding(call, loaded):
+    engine = loaded()
+    result = call("bench", "demo", *ARGS, "--routing", "repeat", "-o", "json")
+    assert [row["routing"] for row in json.loads(result.out)] == ["repeat", "repeat"]
+    assert engine.runner.routing.shape == (1, 6, 4)
+    assert "begin at 0" in engine.runner.calls
+
+
+def test_a_trace_of_other_counts_is_refused_before_loading(call, loaded, shared):
+    engine = loaded()
+    result = call("bench", "demo", *ARGS, "--routing", shared / "traces/olmoe-1b-7b.decode.npz")
+    assert result.code == 1
+    assert "16 layers of 64 experts, 8 picked" in result.err
+    assert "6 layers of 32 experts, 4 picked" in result.err
+    assert not engine.load_arguments
+
+
+@pytest.mark.parametrize("factor", ["0", "2"])
+def test_a_bus_factor_is_an_error_on_the_cpu(call, loaded, factor):
+    loaded()
+    result = call("bench", "demo", *ARGS, "--bus-factor", factor)
+    assert result.code == 1
+    assert "bus" in result.err
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("10%,25%", ["10%", "25%"]),
+        ("10%-50%+20%", ["10%", "30%", "50%"]),
+        ("8slots-40slots*2", ["8slots", "16slots", "32slots"]),
+        ("1-3,off", ["1", "2", "3", "off"]),
+        ("25%, 25%", ["25%"]),
+    ],
+)
+def test_ranges_are_written_as_in_llama_bench(text, values):
+    assert spread(text, "--x") == values
+
+
+@pytest.mark.parametrize("text", ["5-1", "1-5+0", "1-5*1", "0-5*2", "1%-5", "1-1000", "1%-5%+1slots"])
+def test_ranges_that_lead_nowhere_are_errors(text):
+    with pytest.raises(InputError):
+        spread(text, "--x")
 
 
 def test_a_text_shorter_than_the_prompt_is_said_to_repeat(call, loaded, tmp_path):

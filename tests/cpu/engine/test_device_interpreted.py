@@ -14,6 +14,8 @@ from hotset.experts.bank import ExpertBank  # noqa: E402
 from hotset.experts.cache import ExpertCache  # noqa: E402
 from hotset.experts.host_cache import HostCache  # noqa: E402
 from hotset.experts.policy import Policy  # noqa: E402
+from hotset.experts.simulate import simulate  # noqa: E402
+from hotset.experts.trace import Trace  # noqa: E402
 from hotset.gguf import open_gguf  # noqa: E402
 from hotset.model import model_config  # noqa: E402
 from hotset.model.device_ops import DevicePlace  # noqa: E402
@@ -97,6 +99,24 @@ def test_a_session_draws_what_the_reference_sampler_draws_from_its_logits(source
     logits = runner.logits(session.tokens[:-1], range(2), "fast", stepwise=False)
     assert session.tokens == TOKENS[:1] + drawn
     assert drawn == [sample(logits[n - 1], params, session.tokens[:n], 7, n) for n in (1, 2)]
+
+
+def test_a_routed_session_takes_the_picks_of_the_trace_and_counts_as_the_simulator(source):
+    config = source.config
+    rng = np.random.default_rng(5)
+    picks = np.argsort(rng.random((9, config.n_layers, config.n_experts)))[..., : config.n_picks].astype(np.int16)
+    runner = device_runner(source, 6).beside((3,) * config.n_layers, Policy.parse("lrfu:16"), bus_factor=2)
+    runner.set_routing(picks)
+    session = runner.session(32)
+    session.start(SamplingParams(temperature=0, max_tokens=2), seed=0, end_ids=frozenset())
+    session.begin(3, trace_at=8)
+    for _ in range(2):
+        session.next()
+    window = Trace(picks[[8, 0]], np.array([0, 2]), config.n_experts)
+    expected = simulate(window, 3, Policy.parse("lrfu:16"))
+    stats = runner.model.cache.stats()
+    assert (stats.hits, stats.misses, stats.overflows) == (expected.hits, expected.misses, expected.overflows)
+    assert runner.stats().tokens == 2
 
 
 @pytest.mark.parametrize("n_slots", [0, 2])

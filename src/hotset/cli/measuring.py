@@ -1,0 +1,274 @@
+"""What `hotset bench` runs: several expert caches on one loaded model, measured side by side where they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from hotset.cli.opening import Choices, open_engine
+from hotset.cli.output import say
+from hotset.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from hotset.bench.arms import Arm, Placed
+    from hotset.bench.report import Line, Setting
+    from hotset.bench.runner import Bench, Plan, Result
+    from hotset.cli.inspection import Inspection
+    from hotset.engine.device import DeviceRunner
+    from hotset.engine.engine import Engine
+    from hotset.engine.runner import Runner
+    from hotset.experts.trace import Trace
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """All arms on one loaded model; `alone`: the only arm is the model as it was loaded."""
+
+    choices: Choices
+    plan: Plan
+    arms: Sequence[Arm]
+    text: str | None
+    routing: str | None
+    bus_factor: int
+    alone: bool
+    read_rates: dict[int, float] = field(default_factory=dict)
+
+    @cached_property
+    def on_gpu(self) -> DeviceRunner | None:
+        """The loaded model's runner where that is a GPU's."""
+        if self.engine.device == "cpu":
+            return None
+        from hotset.engine.device import DeviceRunner
+
+        runner = self.engine.runner
+        assert isinstance(runner, DeviceRunner)
+        return runner
+
+    def read_rate(self, threads: int) -> float:
+        """Bytes per second of the memory that weights are read from."""
+        if threads not in self.read_rates:
+            if self.on_gpu is None:
+                self.read_rates[threads] = memory_rate(threads)
+            else:
+                from hotset.bench import bus
+
+                self.read_rates[threads] = bus.memory_rate(self.on_gpu.model.device)
+        return self.read_rates[threads]
+
+    @cached_property
+    def bus_rate(self) -> float | None:
+        """Bytes per second of pinned copies at the spans' sizes, None where nothing is fetched."""
+        if self.on_gpu is None:
+            return None
+        from hotset.bench.bus import mixed_rate, pinned_copy_rates
+
+        model = self.on_gpu.model
+        return mixed_rate(pinned_copy_rates(model.bank, model.device), model.bank.span_bytes)
+
+    @cached_property
+    def inspection(self) -> Inspection:
+        from hotset.checkpoint import open_model
+        from hotset.cli.inspection import inspect_file
+        from hotset.engine.loading import resolve
+
+        with open_model(resolve(self.choices.model)) as opened:
+            return inspect_file(opened)
+
+    @cached_property
+    def trace(self) -> Trace | None:
+        """What --routing names, read (and refused) before a long load begins."""
+        from hotset.bench.routing import routing_trace
+
+        if self.routing is None:
+            return None
+        needs = self.inspection.needs
+        return None if needs is None else routing_trace(self.routing, needs.config)
+
+    @cached_property
+    def engine(self) -> Engine:
+        return open_engine(self.choices)
+
+    @cached_property
+    def ids(self) -> list[int]:
+        return bench_ids(self.engine, self.text)
+
+    def lines(self) -> Iterator[Line]:
+        """The results of every arm; arms that fit together run together."""
+        from hotset.bench.arms import turns
+
+        _ = self.trace
+        room = self.engine.memory.room if self.on_gpu else None
+        arms = self.placed_arms(room)
+        show_card(self.setting(arms[0]))
+        if len(self.ids) < self.plan.n_prompt:
+            say(
+                f"note: the text is shorter than {self.plan.n_prompt:,} tokens, so prompts repeat it; give a longer one with -f"
+            )
+        groups = turns(arms, room)
+        if len(arms) > 1:
+            together = "side by side, in an order that turns with every repetition"
+            say(
+                f"{len(arms)} arms, {together if len(groups) == 1 else 'one after another, for they do not fit together'}"
+            )
+        resident_s = None
+        for group in groups:
+            for line in self.measure(group, resident_s):
+                resident_s = line.resident_s
+                yield line
+
+    def placed_arms(self, room: int | None) -> list[Placed]:
+        """The arms with their slots; on a GPU one with every expert resident is added where it fits, for the ceilings are made of it."""
+        from hotset.bench.arms import RESIDENT, Placed, placed
+        from hotset.engine.memory import kv_bytes
+        from hotset.errors import PlacementError
+
+        shape = self.engine.runner.shape
+        kv = kv_bytes(self.engine.config, self.plan.n_ctx, 1, 2)
+        arms = (
+            [Placed(self.arms[0], shape.n_slots, 0)] if self.alone else [placed(a, shape, room, kv) for a in self.arms]
+        )
+        full = any(a.n_slots == shape.n_experts for a in arms)
+        if room is None or full or not self.plan.n_decode:
+            return arms
+        try:
+            arms.append(placed(RESIDENT, shape, room, kv))
+        except PlacementError:
+            say("all experts together do not fit, so ceilings are made of bytes and measured rates")
+        else:
+            say(f"added for the ceilings: {RESIDENT}, with every expert resident")
+        return arms
+
+    def measure(self, group: Sequence[Placed], resident_s: float | None) -> Iterator[Line]:
+        """The tests of arms that are there together."""
+        from hotset.bench.report import Line
+        from hotset.bench.runner import results
+
+        runs = [self.bench(arm, apart=sum(a.sure_bytes for a in group) - arm.sure_bytes) for arm in group]
+        for arm, run in zip(group, runs, strict=True):
+            say(f"warm-up (compiling, first touch of memory){self.named(arm)}, not counted: {run.warm_up():.2f} s")
+        for found in results(runs, self.plan):
+            resident_s = min(
+                [s for a, r in zip(group, found, strict=True) if (s := self.resident_step(a, r))], default=resident_s
+            )
+            for arm, result in zip(group, found, strict=True):
+                say(first_line(result, self.named(arm)))
+                yield Line(self.setting(arm), result, resident_s)
+        if self.on_gpu:
+            from hotset.bench.vram import release
+
+            del runs, run
+            release()
+
+    def resident_step(self, arm: Placed, result: Result) -> float | None:
+        """Seconds of a step of a GPU that holds every expert; what the first uses of some had to fetch is taken off."""
+        is_resident = arm.n_slots == self.engine.runner.shape.n_experts
+        if self.on_gpu is None or result.test.kind != "tg" or not is_resident:
+            return None
+        return 1 / result.mean - (result.fetch_ms or 0) / 1e3
+
+    def named(self, arm: Placed) -> str:
+        return "" if self.alone else f", {self.setting(arm).cache}, {arm.arm.policy}"
+
+    def runner(self, arm: Placed) -> Runner:
+        if self.alone and not arm.n_bytes:
+            return self.engine.runner
+        return self.engine.runner.beside(
+            arm.n_slots, arm.arm.policy, threads=arm.arm.threads, bus_factor=self.bus_factor
+        )
+
+    def bench(self, arm: Placed, apart: int) -> Bench:
+        from hotset.bench.runner import Bench, Tokens
+
+        peak = None
+        if self.on_gpu:
+            from hotset.bench.vram import VramPeak
+
+            peak = VramPeak(self.engine.memory.bytes_of("CUDA context"), apart)
+        return Bench(self.runner(arm), Tokens(self.ids), self.plan, routing=self.trace, peak=peak)
+
+    def setting(self, arm: Placed) -> Setting:
+        from hotset.bench.report import Setting
+        from hotset.engine.memory import slots_note
+        from hotset.host.threads import checked_threads
+
+        engine, inspection = self.engine, self.inspection
+        threads = checked_threads(arm.arm.threads)
+        return Setting(
+            model=f"{engine.config.architecture} {engine.config.name}",
+            size=inspection.file.total_bytes,
+            params=inspection.n_parameters,
+            backend=engine.device.upper(),
+            threads=threads,
+            cache=f"{arm.arm.size}: {slots_note(arm.n_slots, engine.config)}",
+            policy=policy_text(arm, counted=self.on_gpu is None),
+            active=self.on_gpu is not None and sum(arm.n_slots) > 0,
+            per_token=inspection.needs.traffic.per_token if inspection.needs else 0,
+            read_rate=self.read_rate(threads),
+            n_slots=arm.n_slots,
+            n_experts=engine.config.n_experts,
+            n_picks=engine.config.n_picks,
+            bus_rate=self.bus_rate,
+            bus_factor=self.bus_factor,
+            routing=self.routing,
+        )
+
+
+def show_card(setting: Setting) -> None:
+    """What the machine and the model allow, before anything is measured."""
+    from hotset.bench.units import size_text
+
+    say(
+        f"a token reads {size_text(setting.per_token)} of weights (dense ones and picked experts; keys and values come on top)"
+    )
+    if setting.bus_rate and setting.read_rate:
+        say(
+            f"measured now: GPU memory {setting.read_rate / 1e9:,.0f} GB/s (read and written), "
+            f"pinned copies of an expert {setting.bus_rate / 1e9:.1f} GB/s"
+        )
+    elif setting.read_rate and setting.ceiling:
+        say(
+            f"plain read of memory with {setting.threads} threads, measured now: {setting.read_rate / 1e9:.1f} GB/s, "
+            f"so decoding cannot pass {setting.ceiling:.1f} tokens/s (more if the model fits the CPU's caches)"
+        )
+
+
+def memory_rate(threads: int) -> float:
+    from hotset.bench.ceiling import BUFFER_BYTES, buffer, read_rate
+
+    return read_rate(buffer(BUFFER_BYTES), threads)
+
+
+def policy_text(arm: Placed, *, counted: bool) -> str:
+    """The policy, "-" for a cache that is off."""
+    if not sum(arm.n_slots):
+        return "-"
+    return f"{arm.arm.policy} (counted)" if counted else str(arm.arm.policy)
+
+
+def bench_ids(engine: Engine, text: str | None) -> list[int]:
+    """Ids of the text; random ones, said loudly, for a model without a tokenizer."""
+    from importlib.resources import files
+
+    import numpy as np
+
+    source = text if text is not None else files("hotset").joinpath("data/bench.txt").read_text("utf-8")
+    try:
+        return engine.tokenize(source, add_special=False)
+    except UnsupportedError:
+        say(
+            "WARNING: the model has no tokenizer, so random token ids are fed: speeds hold, hit rates do not carry over to text"
+        )
+        ids: list[int] = np.random.default_rng(0).integers(0, engine.config.n_vocab, 1 << 16).tolist()
+        return ids
+
+
+def first_line(result: Result, named: str = "") -> str:
+    """How an empty expert cache did, how the runs after it did, and whether they agree."""
+    order = "each on an empty expert cache" if result.cold else "the expert cache kept from run to run"
+    noise = f"; NOISY: they spread over {100 * result.spread:.0f} % of the median" if result.is_noisy else ""
+    return (
+        f"{result.test.name}{named}: first run on an empty expert cache {result.first.rate:.2f} t/s; "
+        f"{len(result.samples)} runs {result.mean:.2f} ± {result.deviation:.2f} t/s, {order}{noise}"
+    )

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hotset.bench.report import Line, Setting
+from hotset.bench.runner import Result, Sample, Workload
+from hotset.bench.verdict import verdicts
+
+SETTING = Setting(
+    "m", 1, 1, "CUDA", 4, "x", "lrfu:16", True, 10**9, 4e12, n_slots=(8, 8), n_experts=32, n_picks=4, bus_rate=5e10
+)
+
+
+def line(tokens_per_s: float, *, slots: int = 8, policy: str = "lrfu:16", hits: int = 80, fetch_ms: float = 5.0, scatter: float = 0.0, active: bool = True, kind: str = "tg") -> Line:  # fmt: skip
+    """Ten tokens in three runs, 100 experts needed; `fetch_ms` per token."""
+    setting = replace(SETTING, n_slots=(slots, slots), policy=policy, active=active)
+    rates = (tokens_per_s - scatter, tokens_per_s, tokens_per_s + scatter)
+    runs = tuple(Sample(10, 10 / rate, hits, 100 - hits, 1 << 20, 10 * fetch_ms if active else None) for rate in rates)
+    return Line(setting, Result(Workload(kind, 10), runs[0], runs, cold=False))
+
+
+def off(tokens_per_s: float) -> Line:
+    return line(tokens_per_s, slots=0, policy="-", hits=0)
+
+
+def test_a_cache_that_beats_off_and_static_helped():
+    text, *others = verdicts([line(100), off(40), line(80, policy="static")])
+    assert text == "the cache helped: 2.50 x the speed with the cache off, 1.25 x the speed with static placement"
+    assert others == ["", ""]
+
+
+def test_a_cache_slower_than_off_says_so():
+    (text, _) = verdicts([line(30), off(40)])
+    assert "did not help: 0.75 x the speed with the cache off" in text
+    assert "a speed that was worse than with the cache off" in text
+
+
+def test_a_gap_within_the_scatter_is_no_gap():
+    (text, _) = verdicts([line(43, scatter=6), off(40)])
+    assert "did not help" in text
+    assert "no more than the runs scatter" in text
+    assert "worse" not in text
+
+
+def test_a_cache_that_beats_off_alone_helped_in_part():
+    text = verdicts([line(100), off(40), line(100, policy="static")])[0]
+    assert "helped in part" in text
+
+
+def test_single_runs_are_said_to_be_single():
+    def once(arm: Line) -> Line:
+        return replace(arm, result=replace(arm.result, samples=arm.result.samples[:1]))
+
+    assert "2.50 x the speed with the cache off (single runs" in verdicts([once(line(100)), once(off(40))])[0]
+
+
+def test_static_placement_of_another_size_is_no_rival():
+    text = verdicts([line(100), line(200, policy="static", slots=16)])[0]
+    assert text.startswith("not compared")
+
+
+@pytest.mark.parametrize(
+    ("arm", "why"),
+    [
+        (line(40, slots=3), "smaller than one token's demand: 3 slots in a layer, and a token picks 4"),
+        (line(40, hits=27), "picks hardly repeat: 27.0 % hits, and random picks would give 25.0 %"),
+        (line(40, fetch_ms=0.5), "the bus is idle, so look elsewhere: misses take 0.500 ms of 25.000 ms per token"),
+        (line(40), "none of the known reasons holds: misses take 5.000 ms of 25.000 ms per token"),
+    ],
+)
+def test_the_known_reasons_are_told_from_the_numbers(arm, why):
+    assert why in verdicts([arm, off(40)])[0]
+
+
+def test_a_cache_of_every_expert_is_said_to_fit():
+    assert verdicts([line(100, slots=32), off(40)])[0].startswith("everything fits")
+
+
+def test_a_cpu_only_counts():
+    text, _ = verdicts([line(40, active=False), line(50, slots=0, policy="-", active=False)])
+    assert text.startswith("counted only")
+    assert "80.0 % would have been hits" in text
+
+
+def test_prompts_get_no_verdict():
+    assert verdicts([line(40, kind="pp"), off(40)])[0] == ""
+
+
+def test_other_numbers_of_threads_are_no_rivals():
+    other = replace(off(40), setting=replace(off(40).setting, threads=8))
+    assert verdicts([line(100), other])[0].startswith("not compared")
