@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hotset.model.weights import EXPERT_ROLES, expert_tensor
 
 if TYPE_CHECKING:
-    from hotset.checkpoint import ModelFile
+    from hotset.checkpoint.file import ModelFile
     from hotset.model.config import ModelConfig
     from hotset.quant.layout import SpanLayout
 

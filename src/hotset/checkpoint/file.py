@@ -14,22 +14,12 @@ from hotset.checkpoint.recipes import make, recipes
 from hotset.checkpoint.shards import Shards
 from hotset.checkpoint.vocabulary import vocabulary_keys
 from hotset.errors import UnsupportedError
-from hotset.gguf import TYPES_BY_NAME, GGUFFile, Metadata, TensorInfo, open_gguf
+from hotset.gguf import TYPES_BY_NAME, GGUFFile, Metadata, TensorInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy.typing as npt
-
-
-def open_model(path: Path) -> ModelFile:
-    """Open a GGUF file (any part of a split one) or a checkpoint's folder."""
-    return open_checkpoint(path) if is_checkpoint(path) else open_gguf(path)
-
-
-def is_checkpoint(path: Path) -> bool:
-    """Whether a path is a folder of a Hugging Face checkpoint."""
-    return path.is_dir() and (path / "config.json").is_file() and any(path.glob("*.safetensors"))
 
 
 def open_checkpoint(path: Path) -> CheckpointFile:

@@ -19,7 +19,7 @@ from hotset.model.batch import MAX_ROWS
 from hotset.model.weights import Tensors, expert_layouts
 
 if TYPE_CHECKING:
-    from hotset.checkpoint import ModelFile
+    from hotset.checkpoint.file import ModelFile
     from hotset.gguf import Metadata, TensorInfo
     from hotset.model.config import ModelConfig
     from hotset.quant.layout import SpanLayout

@@ -19,7 +19,7 @@ from hotset.model.batch import MAX_ROWS
 from hotset.model.weights import EXPERT_ROLES, Tensors, expert_layouts, expert_tensor, load_weights
 
 if TYPE_CHECKING:
-    from hotset.checkpoint import ModelFile
+    from hotset.checkpoint.file import ModelFile
     from hotset.engine.engine import Engine
     from hotset.engine.memory import MemoryPlan
     from hotset.engine.runner import Runner
@@ -119,8 +119,8 @@ def resolve(model: str | os.PathLike[str]) -> Path:
         raise FileError(
             path,
             "model",
-            "is a folder without a checkpoint (config.json and .safetensors)",
-            hint="name the .gguf file in it (for a split model any of its parts)",
+            "is a folder",
+            hint="name the .gguf file in it (for a split model any of its parts); checkpoints hold config.json and .safetensors",
         )
     if not path.exists():
         raise FileError(

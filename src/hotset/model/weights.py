@@ -13,7 +13,7 @@ from hotset.quant.formats import FORMATS
 from hotset.quant.layout import Bytes, MatrixLayout, SpanLayout
 
 if TYPE_CHECKING:
-    from hotset.checkpoint import ModelFile
+    from hotset.checkpoint.file import ModelFile
     from hotset.gguf import TensorInfo
     from hotset.model.config import ModelConfig
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from hotset.checkpoint import open_checkpoint, open_model
+from hotset.checkpoint import open_model
 from hotset.checkpoint.config import Config
 from hotset.checkpoint.values import delta_part, from_fp8, pairs_together, to_mxfp4_blocks
 from hotset.errors import FileError, UnsupportedError
@@ -138,11 +138,11 @@ def test_what_is_wrong_is_named(tmp_path):
     folder = write(tmp_path / "e", stored, shards=2)
     (folder / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(FileError, match="model-00002-of-00002"):
-        open_checkpoint(folder)
+        open_model(folder)
     folder = write(tmp_path / "f", stored)
     (folder / "model-00001-of-00001.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{")
     with pytest.raises(FileError, match="damaged"):
-        open_checkpoint(folder)
+        open_model(folder)
     (folder / "config.json").write_text("[")
     with pytest.raises(FileError, match="JSON"):
-        open_checkpoint(folder)
+        open_model(folder)
