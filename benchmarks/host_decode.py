@@ -29,7 +29,8 @@ from hotset.bench.traffic import traffic
 from hotset.engine.host import HostRunner
 from hotset.gguf import open_gguf
 from hotset.model import model_config
-from hotset.model.weights import Tensors, expert_layouts
+from hotset.model.experts import expert_layouts
+from hotset.model.tensors import Tensors
 
 GB = 1e9
 BAR = 0.6

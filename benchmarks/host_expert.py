@@ -14,7 +14,6 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import ggml
@@ -31,9 +30,12 @@ from hotset.gguf import TYPES_BY_NAME
 from hotset.host.activation import quantized
 from hotset.host.cpu import levels
 from hotset.model.batch import prompt_batch
-from hotset.model.config import ModelConfig, Rope
-from hotset.model.host_ops import HostKV, HostOps
+from hotset.model.config import ModelConfig
+from hotset.model.host_kv import HostKV
+from hotset.model.host_ops import HostOps
 from hotset.model.routing import RouterRule
+from hotset.model.rules import Branch, Experts, LayerRule, Norm
+from hotset.model.weights import ExpertWeights
 from hotset.quant.formats import FORMATS
 from hotset.quant.layout import MatrixLayout, SpanLayout
 
@@ -58,7 +60,9 @@ class HostStep:
         shape = CacheShape((span.n_bytes,), (n_experts,), (n_experts // 4,), K, 8)
         cache = HostCache(shape, Policy.parse("lrfu:16"))
         self._ops = HostOps(config, self._bank, cache, HostKV(config, 1, 1, half=True), fast=True)
-        self._layer: Any = SimpleNamespace(index=0, experts=span)
+        rule = config.experts
+        assert rule
+        self._experts = ExpertWeights(rule, 0, span, router=None)
         self._batch = prompt_batch([0], 0, wanted=[0])
         self.span_bytes = span.n_bytes
         self.x = np.zeros((1, D_MODEL), np.float32)
@@ -69,14 +73,12 @@ class HostStep:
     def run(self) -> None:
         activation = quantized(self.x, integers=True)
         residual = np.zeros((1, D_MODEL), np.float32)
-        self.out = self._ops.add_experts(residual, activation, (self.picks, self.weights), self._layer, self._batch)
+        self.out = self._ops.add_experts(residual, activation, (self.picks, self.weights), self._experts, self._batch)
 
 
 def model_config(n_experts: int) -> ModelConfig:
-    return ModelConfig(
-        architecture="qwen3moe", name="one layer", n_layers=1, d_model=D_MODEL, n_heads=1, n_kv_heads=1, d_head=32, d_expert=D_EXPERT,
-        n_vocab=1, n_ctx_train=1, norm_eps=1e-6, rope=Rope(10000.0, 32), router=RouterRule(n_experts, K),
-    )  # fmt: skip
+    layer = LayerRule(None, (Branch((Experts(RouterRule(n_experts, K), D_EXPERT),)),))
+    return ModelConfig("qwen3moe", "one layer", D_MODEL, n_vocab=1, n_ctx_train=1, norm=Norm(1e-6), layers=(layer,))
 
 
 def random_experts(name: str, n_experts: int, rng: np.random.Generator) -> dict[str, NDArray[np.uint8]]:

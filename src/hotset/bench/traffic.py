@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hotset.model.weights import EXPERT_ROLES, expert_tensor
+from hotset.model.experts import expert_tensors
 
 if TYPE_CHECKING:
     from hotset.checkpoint.file import ModelFile
@@ -31,7 +31,7 @@ class Traffic:
 
 def traffic(file: ModelFile, config: ModelConfig, spans: tuple[SpanLayout, ...]) -> Traffic:
     """The bytes of a model: dense weights as they lie in the file, experts as they lie in the bank."""
-    experts = {expert_tensor(i, role) for i in range(config.n_layers) for role in EXPERT_ROLES}
+    experts = expert_tensors(file, config)
     dense = sum(t.n_bytes for t in file.tensors.values() if t.name not in experts)
     embedding = file.tensors["token_embd.weight"]
     unread = embedding.n_bytes - embedding.row_bytes if "output.weight" in file.tensors else 0
@@ -41,5 +41,5 @@ def traffic(file: ModelFile, config: ModelConfig, spans: tuple[SpanLayout, ...])
         dense_read=dense - unread,
         spans_read=config.n_picks * sum(span_bytes),
         bank=config.n_experts * sum(span_bytes),
-        kv_per_token=2 * config.n_layers * config.n_kv_heads * config.d_head * 2,
+        kv_per_token=config.kv_elements(1) * 2,
     )

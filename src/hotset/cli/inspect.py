@@ -68,20 +68,30 @@ def file_rows(i: Inspection) -> list[Row]:
 
 def model_rows(needs: Needs) -> list[Row]:
     c, t = needs.config, needs.traffic
-    low, high = min(needs.span_bytes), max(needs.span_bytes)
-    span = size_text(low) if low == high else f"{size_text(low)} to {size_text(high)}, by layer"
     return [
         ("layers", f"{c.n_layers}, width {c.d_model:,}, {c.n_heads} heads of {c.d_head}, {c.n_kv_heads} for keys and values"),
-        ("experts", f"{c.n_experts} per layer, {c.n_picks} picked, width {c.d_expert:,}"),
         ("vocabulary", f"{c.n_vocab:,}"),
         ("context", f"{c.n_ctx_train:,}, by default {needs.n_ctx:,}"),
-        ("one expert", span),
-        ("one layer's experts", size_text(t.bank / c.n_layers)),
-        ("all experts", size_text(t.bank)),
+        *expert_rows(needs),
         ("all else", size_text(t.dense)),
         ("read per token", f"{size_text(t.per_token)}: {size_text(t.dense_read)} always, {size_text(t.spans_read)} of picked experts"),
         ("KV cache per token", f"{size_text(t.kv_per_token)} (float16)"),
     ]  # fmt: skip
+
+
+def expert_rows(needs: Needs) -> list[Row]:
+    c, t = needs.config, needs.traffic
+    if not needs.span_bytes:
+        return [("experts", "none: a dense model")]
+    low, high, n = min(needs.span_bytes), max(needs.span_bytes), len(needs.span_bytes)
+    span = size_text(low) if low == high else f"{size_text(low)} to {size_text(high)}, by layer"
+    where = "per layer" if n == c.n_layers else f"in each of {n} layers"
+    return [
+        ("experts", f"{c.n_experts} {where}, {c.n_picks} picked, width {c.d_expert:,}"),
+        ("one expert", span),
+        ("one layer's experts", size_text(t.bank / n)),
+        ("all experts", size_text(t.bank)),
+    ]
 
 
 def format_rows(i: Inspection) -> list[Row]:

@@ -16,7 +16,8 @@ from hotset.experts.slots import CacheShape, CacheSize
 from hotset.gguf.metadata import describe
 from hotset.model import model_config
 from hotset.model.batch import MAX_ROWS
-from hotset.model.weights import Tensors, expert_layouts
+from hotset.model.experts import expert_layouts
+from hotset.model.tensors import Tensors
 
 if TYPE_CHECKING:
     from hotset.checkpoint.file import ModelFile
@@ -108,9 +109,8 @@ def model_needs(file: ModelFile) -> Needs:
     reads = traffic(file, config, spans)
     span_bytes = tuple(s.n_bytes for s in spans)
     n_ctx = min(DEFAULT_CTX, config.n_ctx_train)
-    shape = CacheShape(
-        span_bytes, (config.n_experts,) * config.n_layers, (0,) * config.n_layers, config.n_picks, MAX_ROWS
-    )
+    n = len(spans)
+    shape = CacheShape(span_bytes, (config.n_experts,) * n, (0,) * n, config.n_picks, MAX_ROWS)
     needs = DeviceNeeds(
         context=ASSUMED_CONTEXT,
         weights=reads.dense,
@@ -130,7 +130,9 @@ def vram_row(config: ModelConfig, spans: tuple[SpanLayout, ...], needs: DeviceNe
         slots = device_plan(config, spans, needs, CacheSize.parse("auto"), budget).n_slots
     except PlacementError:
         return VramRow(gib, None, 0.0)
-    return VramRow(gib, (min(slots), max(slots)), sum(slots) / (config.n_experts * config.n_layers))
+    if not slots:
+        return VramRow(gib, (0, 0), 1.0)
+    return VramRow(gib, (min(slots), max(slots)), sum(slots) / (config.n_experts * len(slots)))
 
 
 def formats(tensors: Iterable[TensorInfo]) -> Formats:

@@ -11,13 +11,13 @@ import torch
 from hotset.engine.cuda import address_of, driver_library, free_before_context
 from hotset.engine.device import DeviceModel, DeviceRunner
 from hotset.engine.memory import MIB, DeviceNeeds, MemoryPlan, device_plan, kv_bytes
-from hotset.errors import PlacementError, UnsupportedError
+from hotset.errors import PlacementError
 from hotset.experts.bank import ExpertBank, device_address
 from hotset.experts.cache import ExpertCache
 from hotset.experts.policy import Policy
 from hotset.kernels.tuning import TENSOR_CORES_FROM, has_tensor_cores
 from hotset.model.device_ops import DevicePlace
-from hotset.model.weights import load_weights
+from hotset.model.loading import load_weights
 
 if TYPE_CHECKING:
     from hotset.engine.loading import Source
@@ -55,14 +55,6 @@ class Budget:
 
 def load_cuda(source: Source) -> tuple[DeviceRunner, MemoryPlan]:
     """The runner of a checked file on the current CUDA device, and its memory table."""
-    if source.config.d_model % 16:
-        raise UnsupportedError(
-            source.file.path,
-            "embedding_length",
-            f"{source.config.d_model} is no multiple of 16, which the GPU kernels want",
-            value=source.config.d_model,
-            hint="run with --device cpu",
-        )
     budget = _budget(source.options.vram_bytes)
     context = budget.used()
     bank = ExpertBank(source.spans, source.config.n_experts)
@@ -89,7 +81,7 @@ def _place(source: Source, bank: ExpertBank, budget: Budget, context: int) -> tu
     weights = load_weights(source.tensors, config, source.spans, DevicePlace(device))
     weight_bytes = budget.used() - context
     shift = device_address(bank.base[0], driver_library()) - bank.base[0]
-    no_slots = source.shape((0,) * config.n_layers)
+    no_slots = source.shape((0,) * len(source.spans))
     cache = ExpertCache(
         no_slots,
         Policy.parse(source.options.policy),

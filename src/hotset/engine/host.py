@@ -19,7 +19,8 @@ from hotset.errors import InputError
 from hotset.experts.host_cache import HostCache
 from hotset.host.matmul import AT_ONCE
 from hotset.model.batch import Batch, prompt_batch
-from hotset.model.host_ops import HostKV, HostOps, HostRouting
+from hotset.model.host_kv import HostKV
+from hotset.model.host_ops import HostOps, HostRouting
 from hotset.model.transformer import forward
 
 if TYPE_CHECKING:
@@ -162,7 +163,9 @@ class HostSession:
 
     def keep(self, n: int) -> None:
         del self.tokens[n:]
-        self._stored = min(self._stored, n)
+        # A state cannot be cut back: it is computed anew from the first token on.
+        is_cut = n < self._stored and self._runner.model.config.state_elements > 0
+        self._stored = 0 if is_cut else min(self._stored, n)
         self._logits = None
 
     def feed(self, tokens: Sequence[int]) -> None:

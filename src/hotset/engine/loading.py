@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Literal
 
 from hotset.checkpoint import is_checkpoint, open_model
 from hotset.engine.memory import check_host_room, checked_ctx, host_plan, kv_bytes
-from hotset.errors import FileError, InputError
+from hotset.errors import FileError, InputError, UnsupportedError
 from hotset.experts.policy import Policy
 from hotset.experts.slots import CacheShape, CacheSize, parse_bytes
 from hotset.host.threads import checked_threads
 from hotset.model import model_config
 from hotset.model.batch import MAX_ROWS
-from hotset.model.weights import EXPERT_ROLES, Tensors, expert_layouts, expert_tensor, load_weights
+from hotset.model.device_support import missing_on_device
+from hotset.model.experts import expert_blocks, expert_layouts, expert_tensors, layer_tensors
+from hotset.model.loading import load_weights, resolved
+from hotset.model.tensors import Tensors
 
 if TYPE_CHECKING:
     from hotset.checkpoint.file import ModelFile
@@ -90,24 +93,26 @@ class Source:
     @property
     def dense_bytes(self) -> int:
         """File bytes of everything that is no expert."""
-        experts = {expert_tensor(i, role) for i in range(self.config.n_layers) for role in EXPERT_ROLES}
+        experts = expert_tensors(self.file, self.config)
         return sum(t.n_bytes for t in self.file.tensors.values() if t.name not in experts)
 
     def shape(self, n_slots: tuple[int, ...]) -> CacheShape:
-        n = self.config.n_layers
         span_bytes = tuple(s.n_bytes for s in self.spans)
-        return CacheShape(span_bytes, (self.config.n_experts,) * n, n_slots, self.config.n_picks, MAX_ROWS)
+        return CacheShape(
+            span_bytes, (self.config.n_experts,) * len(self.spans), n_slots, self.config.n_picks, MAX_ROWS
+        )
 
     def fill(self, bank: ExpertBank) -> None:
         """The experts into the bank, layer by layer; pages of the file are let go as they are copied."""
         done = 0
-        for i in range(self.config.n_layers):
-            for role in EXPERT_ROLES:
-                name = expert_tensor(i, role)
-                bank.fill(i, role, self.file.data(name))
-                self.file.let_go(name)
-                done += self.file.tensors[name].n_bytes
+        for i, span in enumerate(self.spans):
+            for role in span.roles:
+                blocks = expert_blocks(self.file, self.config, i, role)
+                bank.fill(i, role, blocks)
+                done += blocks.nbytes
                 self.progress("experts", done, self.file.total_bytes - self.dense_bytes)
+            for name in layer_tensors(self.file, self.config, i):
+                self.file.let_go(name)
 
 
 def resolve(model: str | os.PathLike[str]) -> Path:
@@ -172,10 +177,12 @@ def load(
     file = open_model(resolve(model))
     config = model_config(file.metadata)
     tensors = Tensors(file)
-    source = Source(
-        file, config, tensors, expert_layouts(tensors, config), n_ctx or min(config.n_ctx_train, DEFAULT_CTX), options, progress
-    )  # fmt: skip
+    n_ctx = n_ctx or min(config.n_ctx_train, DEFAULT_CTX)
+    config = resolved(config, tensors, n_ctx)
+    source = Source(file, config, tensors, expert_layouts(tensors, config), n_ctx, options, progress)
     chosen, notes = choose_device(options.device)
+    if chosen == "cuda" and (missing := missing_on_device(config, tensors)):
+        chosen, notes = "cpu", [*notes, without_gpu(source, missing)]
     return _load_cuda(source, notes) if chosen == "cuda" else _load_host(source, notes)
 
 
@@ -193,11 +200,25 @@ def choose_device(wanted: Device) -> tuple[Literal["cuda", "cpu"], list[str]]:
     return "cpu", [f"running on the CPU: {problem}"]
 
 
+def without_gpu(source: Source, missing: list[str]) -> str:
+    """What to tell of a model that the GPU kernels cannot run; UnsupportedError where the GPU was asked for."""
+    what = ", ".join(missing)
+    if source.options.device == "cuda":
+        raise UnsupportedError(
+            source.file.path,
+            source.config.architecture,
+            f"the GPU kernels do not know {what} yet",
+            value=missing,
+            hint="run with --device cpu",
+        )
+    return f"running on the CPU: the GPU kernels do not know {what} yet"
+
+
 def _load_host(source: Source, notes: list[str]) -> Engine:
     from hotset.engine.host import HostModel, HostRunner
     from hotset.experts.bank import ExpertBank
     from hotset.experts.host_cache import HostCache
-    from hotset.model.host_ops import HostPlace
+    from hotset.model.host_place import HostPlace
 
     config, options = source.config, source.options
     kv = kv_bytes(config, source.n_ctx, 1, 2)
@@ -206,7 +227,7 @@ def _load_host(source: Source, notes: list[str]) -> Engine:
     source.fill(bank)
     weights = load_weights(source.tensors, config, source.spans, HostPlace())
     size = COUNTED_SIZE if options.size.kind == "auto" else options.size
-    n_slots = size.n_slots(bank.span_bytes, (config.n_experts,) * config.n_layers)
+    n_slots = size.n_slots(bank.span_bytes, (config.n_experts,) * len(source.spans))
     cache = HostCache(source.shape(n_slots), Policy.parse(options.policy), ring_steps=options.record_steps)
     runner = HostRunner(HostModel(config, weights, bank, cache), checked_threads(options.threads))
     source.progress("kernels", 0, 1)

@@ -50,8 +50,8 @@ class MemoryPlan:
 
 
 def kv_bytes(config: ModelConfig, n_ctx: int, n_seqs: int, element_bytes: int) -> int:
-    """Bytes of keys and values."""
-    return 2 * config.n_layers * n_seqs * config.n_kv_heads * n_ctx * config.d_head * element_bytes
+    """Bytes of keys, values, latents and states (which are float32)."""
+    return n_seqs * (config.kv_elements(n_ctx) * element_bytes + config.state_elements * 4)
 
 
 def checked_ctx(n_ctx: int) -> int:
@@ -73,6 +73,8 @@ def check_host_room(n_ctx: int, kv: int) -> None:
 
 def slots_note(n_slots: Sequence[int], config: ModelConfig) -> str:
     """As in "32 of 128 experts per layer"."""
+    if not n_slots:
+        return "no experts"
     low, high = min(n_slots), max(n_slots)
     return f"{low if low == high else f'{low} to {high}'} of {config.n_experts} experts per layer"
 
@@ -84,7 +86,7 @@ def host_plan(
     experts = sum(s.n_bytes for s in spans) * config.n_experts
     rows = (
         MemoryRow("weights", "host", weights, "attention, norms, routers, embedding, output"),
-        MemoryRow("experts", "host", experts, f"{config.n_layers} layers of {config.n_experts}"),
+        MemoryRow("experts", "host", experts, f"{len(spans)} layers of {config.n_experts}"),
         MemoryRow("KV cache", "host", kv, "float16"),
     )
     return MemoryPlan(rows, n_slots)
@@ -118,7 +120,7 @@ def device_plan(
             f"(weights {needs.weights / GIB:.2f}, KV cache {needs.kv / GIB:.2f}, overflow {needs.overflow / GIB:.2f}, "
             f"reserve {needs.reserve / GIB:.2f}); lower --ctx-size, raise --vram, or run with --device cpu"
         )
-    n_slots = size.n_slots(span_bytes, [config.n_experts] * config.n_layers, room)
+    n_slots = size.n_slots(span_bytes, [config.n_experts] * len(span_bytes), room)
     slots = sum(n * b for n, b in zip(n_slots, span_bytes, strict=True))
     if slots > room:
         raise PlacementError(

@@ -27,7 +27,7 @@ class Seat:
     def __init__(
         self, ops: DeviceOps, kv: DeviceKV, weights: Weights, n_vocab: int, m: int, *, use_graphs: bool
     ) -> None:
-        device = weights.output_norm.device
+        device = weights.output_norm.weight.device
 
         def integers(value: int) -> torch.Tensor:
             return torch.full((m,), value, dtype=torch.int32, device=device)

@@ -132,6 +132,82 @@ def _swiglu_kernel(parallel: bool) -> Any:
     return swiglu
 
 
+@cache
+def _shifted_norm_kernel(parallel: bool) -> Any:
+    @compiled(parallel=parallel)
+    def norm(x: Any, weight: Any, bias: Any, eps: float, centred: bool, f: Any, q: Any, d: Any, m: Any, h: Any) -> None:
+        n = x.shape[1]
+        for r in numba.prange(x.shape[0]):
+            mean, total = 0.0, 0.0
+            if centred:
+                for i in range(n):
+                    mean += np.float64(x[r, i])
+                mean /= n
+            for i in range(n):
+                total += (np.float64(x[r, i]) - mean) * (np.float64(x[r, i]) - mean)
+            scale = 1.0 / math.sqrt(total / n + eps)
+            for i in range(n):
+                f[r, i] = np.float32((np.float64(x[r, i]) - mean) * scale) * weight[i]
+                if bias.size:
+                    f[r, i] += bias[i]
+            quantize_row(f[r], q[r], d[r], m[r], h[r])
+
+    return norm
+
+
+SILU, GELU, RELU, RELU_SQUARED, SWIGLU_OAI = range(5)
+
+
+@compiled(inline=True)
+def _activated(g: Any, kind: int) -> Any:
+    one = np.float32(1)
+    if kind == SILU:
+        return g / (one + exp32(-g))
+    if kind == GELU:  # Hendrycks and Gimpel 2016, by tanh
+        return (
+            np.float32(0.5) * g * (one + np.tanh(np.float32(0.7978845608) * g * (one + np.float32(0.044715) * g * g)))
+        )
+    if kind == SWIGLU_OAI:
+        return g / (one + exp32(np.float32(-1.702) * g))
+    positive = max(g, np.float32(0))
+    return positive * positive if kind == RELU_SQUARED else positive
+
+
+@cache
+def _hidden_kernel(parallel: bool) -> Any:
+    @compiled(parallel=parallel)
+    def hidden(gate: Any, up: Any, kind: int, gated: bool, limit: float, f: Any) -> None:
+        top = np.float32(limit)
+        for r in numba.prange(f.shape[0]):
+            for i in range(f.shape[1]):
+                g, u = gate[r, i], up[r, i]
+                if limit != 0:
+                    g = min(g, top)
+                    u = min(max(u, -top), top)
+                y = _activated(g, kind)
+                if gated:
+                    y *= u + np.float32(1) if kind == SWIGLU_OAI else u
+                f[r, i] = y
+
+    return hidden
+
+
+def shifted_norm(
+    x: FloatRows, weight: FloatRows, bias: FloatRows, eps: float, *, centred: bool, integers: bool
+) -> Activation:
+    """Layer norm (`centred`) or RMS norm, plus a bias [n] or [0]."""
+    a = empty_activation(*x.shape, integers=integers)
+    _shifted_norm_kernel(x.shape[0] >= _PARALLEL_FROM)(x, weight, bias, eps, centred, a.f, a.q, a.d, a.m, a.h)
+    return a
+
+
+def hidden_values(gate: FloatRows, up: FloatRows, n: int, kind: int, *, gated: bool, limit: float) -> FloatRows:
+    """f(gate) * up per row, the first `n` columns; f(gate) alone unless `gated`. A `limit` bounds gate from above and up on both sides."""
+    f = np.empty((gate.shape[0], n), np.float32)
+    _hidden_kernel(gate.shape[0] >= _PARALLEL_FROM)(gate, up, kind, gated, limit, f)
+    return f
+
+
 def rms_norm(x: FloatRows, weight: FloatRows, eps: float, *, integers: bool) -> Activation:
     """X / rms(x) * weight per row, float32 [m, n]."""
     a = empty_activation(*x.shape, integers=integers)

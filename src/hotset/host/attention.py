@@ -95,78 +95,121 @@ def add_scaled(typingctx: Any, half: Any, scale: Any, x: Any, out: Any, n: Any) 
 
 
 @compiled(inline=True)
-def _rotate_head(x: Any, weight: Any, eps: float, cos: Any, sin: Any) -> None:
-    """RMS norm of one head (where there is a weight), then the rotation of its first 2 len(cos) elements, halves paired (NeoX)."""
-    if weight.size:
-        total = 0.0
-        for i in range(x.size):
-            total += np.float64(x[i]) * np.float64(x[i])
-        scale = np.float32(1.0 / math.sqrt(total / x.size + eps))
-        for i in range(x.size):
-            x[i] = x[i] * scale * weight[i]
+def _norm(x: Any, weight: Any, eps: float) -> None:
+    """X / rms(x) * weight, in place."""
+    total = 0.0
+    for i in range(x.size):
+        total += np.float64(x[i]) * np.float64(x[i])
+    scale = np.float32(1.0 / math.sqrt(total / x.size + eps))
+    for i in range(x.size):
+        x[i] = x[i] * scale * weight[i]
+
+
+@compiled(inline=True)
+def _turn(x: Any, cos: Any, sin: Any, neighbours: bool) -> None:
+    """Rotate the first 2 len(cos) elements, neighbours or the two halves paired."""
     half = cos.size
-    for i in range(half):
-        a, b = x[i], x[half + i]
-        x[i] = a * cos[i] - b * sin[i]
-        x[half + i] = b * cos[i] + a * sin[i]
+    if neighbours:
+        for i in range(half):
+            a, b = x[2 * i], x[2 * i + 1]
+            x[2 * i] = a * cos[i] - b * sin[i]
+            x[2 * i + 1] = b * cos[i] + a * sin[i]
+    else:
+        for i in range(half):
+            a, b = x[i], x[half + i]
+            x[i] = a * cos[i] - b * sin[i]
+            x[half + i] = b * cos[i] + a * sin[i]
+
+
+@compiled(inline=True)
+def _prepare_heads(
+    row: Any, weight: Any, eps: float, cos: Any, sin: Any, n: int, head: int, start: int, neighbours: bool, norm_last: bool
+) -> None:  # fmt: skip
+    """Norm (where there is a weight, one head's or that of all) and rotation, from element `start` of each head on, of one row of n heads."""
+    whole = weight.size > head
+    if whole:
+        _norm(row[: n * head], weight, eps)
+    for i in range(n):
+        x = row[i * head : (i + 1) * head]
+        if weight.size and not whole and not norm_last:
+            _norm(x, weight, eps)
+        _turn(x[start:], cos, sin, neighbours)
+        if weight.size and not whole and norm_last:
+            _norm(x, weight, eps)
 
 
 @cache
 def _prepare_kernel(parallel: bool) -> Any:
     @compiled(parallel=parallel)
     def prepare(
-        q: Any, k: Any, q_norm: Any, k_norm: Any, eps: float, positions: Any, cos: Any, sin: Any, n_heads: int, n_kv: int, head: int
+        rows: Any, weight: Any, eps: float, positions: Any, cos: Any, sin: Any, n: int, head: int, start: int, neighbours: bool,
+        norm_last: bool,
     ) -> None:  # fmt: skip
         for r in numba.prange(positions.size):
             c, s = cos[positions[r]], sin[positions[r]]
-            for i in range(n_heads):
-                _rotate_head(q[r, i * head : (i + 1) * head], q_norm, eps, c, s)
-            for i in range(n_kv):
-                _rotate_head(k[r, i * head : (i + 1) * head], k_norm, eps, c, s)
+            _prepare_heads(rows[r], weight, eps, c, s, n, head, start, neighbours, norm_last)
 
     return prepare
 
 
 @cache
 def attend_kernel(half: int) -> Any:
-    """f(q, keys, values, positions, sequences, scale, out): keys and values [n_seqs, n_kv, n_ctx, head] as float32, or uint16 bits if half."""
+    """f(q, keys, values, first, positions, sequences, scale, softcap, sinks, head, value_head, n_heads, out).
+
+    keys and values [n_seqs, n_kv, n_ctx, width] as float32, or uint16 bits if half; the first `value_head` of a value's width count. A row
+    sees first[row]..positions[row]; a softcap of 0 is none; sinks [n_heads] or [0] join the sum that probabilities are divided by.
+    """
 
     @compiled(parallel=True)
     def attend(
-        q: Any, keys: Any, values: Any, positions: Any, sequences: Any, scale: float, head: int, n_heads: int, out: Any
-    ) -> None:
+        q: Any, keys: Any, values: Any, first: Any, positions: Any, sequences: Any, scale: float, softcap: float, sinks: Any,
+        head: int, value_head: int, n_heads: int, out: Any,
+    ) -> None:  # fmt: skip
         n_kv = keys.shape[1]
         rows = positions.size
-        step = keys.shape[3] * keys.itemsize
+        step, value_step = keys.shape[3] * keys.itemsize, values.shape[3] * values.itemsize
         for task in numba.prange(rows * n_heads):
             row = task // n_heads
             i = task % n_heads
             group = i // (n_heads // n_kv)
-            n = positions[row] + 1
-            key = keys[sequences[row], group].ctypes.data
-            value = values[sequences[row], group].ctypes.data
+            start = first[row]
+            n = positions[row] + 1 - start
+            key = keys[sequences[row], group].ctypes.data + start * step
+            value = values[sequences[row], group].ctypes.data + start * value_step
             query = q[row, i * head :].ctypes.data
             scores = np.empty(n, np.float32)
             top = np.float32(-np.inf)
             for j in range(n):
                 scores[j] = dot_rows(half, query, key + j * step, head) * np.float32(scale)
+                if softcap != 0:
+                    scores[j] = np.float32(softcap * math.tanh(scores[j] / softcap))
                 top = max(top, scores[j])
+            if sinks.size:
+                top = max(top, sinks[i])
             total = 0.0
             for j in range(n):
                 scores[j] = exp32(scores[j] - top)
             for j in range(n):
                 total += scores[j]
-            target = out[row, i * head : (i + 1) * head]
+            if sinks.size:
+                total += exp32(sinks[i] - top)
+            target = out[row, i * value_head : (i + 1) * value_head]
             target[:] = np.float32(0)
             inverse = np.float32(1.0 / total)
             for j in range(n):
-                add_scaled(half, scores[j] * inverse, value + j * step, target.ctypes.data, head)
+                add_scaled(half, scores[j] * inverse, value + j * value_step, target.ctypes.data, value_head)
 
     return attend
 
 
-def rotate(
-    q: Any, k: Any, q_norm: Any, k_norm: Any, eps: float, positions: Any, cos: Any, sin: Any, *, n_heads: int, n_kv: int, head: int
+def prepare_heads(
+    rows: Any, weight: Any, eps: float, positions: Any, tables: tuple[Any, Any], n: int, head: int, *, start: int = 0,
+    neighbours: bool = False, norm_last: bool = False,
 ) -> None:  # fmt: skip
-    """Norm and rotation of q float32 [m, n_heads * head] and k [m, n_kv * head], in place; cos and sin float32 [n_ctx, n_rotated / 2]."""
-    _prepare_kernel(positions.size >= 16)(q, k, q_norm, k_norm, eps, positions, cos, sin, n_heads, n_kv, head)
+    """Norm and rotation of rows float32 [m, >= n * head], in place; tables of cosines and sines float32 [n_ctx, n_rotated / 2].
+
+    `weight` [head] norms each head, [n * head] all at once, [0] nothing; `norm_last` norms heads after the rotation.
+    """
+    _prepare_kernel(positions.size >= 16)(
+        rows, weight, eps, positions, *tables, n, head, start, neighbours, norm_last
+    )  # fmt: skip

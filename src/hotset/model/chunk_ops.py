@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hotset.kernels.rows import Rows
     from hotset.model.config import ModelConfig
     from hotset.model.device_ops import DeviceKV
-    from hotset.model.weights import Layer
+    from hotset.model.weights import ExpertWeights, Layer, NormWeights
     from hotset.quant.layout import SpanLayout
 
 
@@ -95,10 +95,10 @@ class ChunkOps:
         embed(batch.rows.tokens, matrix, x)
         return x
 
-    def norm(self, x: torch.Tensor, weight: torch.Tensor) -> ChunkRows:
+    def norm(self, x: torch.Tensor, norm: NormWeights) -> ChunkRows:
         a = self.scratch.normed.rows(len(x))
         if len(x):
-            rms_norm_rows(x, weight, a, self.config.norm_eps)
+            rms_norm_rows(x, norm.weight, a, self.config.norm_eps)
         return a
 
     def linear(self, a: ChunkRows, matrix: DeviceMatrix) -> torch.Tensor:
@@ -115,7 +115,9 @@ class ChunkOps:
         dense(a, matrix, x, add=True)
         return x
 
-    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Layer, batch: ChunkBatch) -> ChunkRows:
+    def attend(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, gate: None, layer: Layer, batch: ChunkBatch
+    ) -> ChunkRows:
         kv = self.kv
         q = kv.turn_and_store(self.config, layer, batch.rows, q, k, v)
         out = self.scratch.attended.rows(len(q))
@@ -123,7 +125,9 @@ class ChunkOps:
         halve(out)
         return out
 
-    def route(self, logits: torch.Tensor, layer: Layer, batch: ChunkBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    def route(
+        self, logits: torch.Tensor, experts: ExpertWeights, batch: ChunkBatch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         m = len(batch.rows)
         picks, weights = self.scratch.picks[:m], self.scratch.weights[:m]
         route(logits, self.config.router, None, picks, weights)
@@ -134,20 +138,23 @@ class ChunkOps:
         x: torch.Tensor,
         a: ChunkRows,
         picks: tuple[torch.Tensor, torch.Tensor],
-        layer: Layer,
+        experts: ExpertWeights,
         batch: ChunkBatch,
     ) -> torch.Tensor:
         chosen, weights = picks
-        span, plan = layer.experts, self.scratch.plan
+        span, plan = experts.span, self.scratch.plan
         buffers = self.scratch.grouped(span, chosen.numel())
-        cut = self.waves.cut(layer.index, chosen)
+        cut = self.waves.cut(experts.index, chosen)
         plan.make(chosen, cut.order, cut.wave_ranks)
         for wave in range(cut.n_waves):
-            with self.waves.present(layer.index, wave):
+            with self.waves.present(experts.index, wave):
                 gate_up_wave(a, cut.address, plan, wave, span, buffers)
                 down_wave(cut.address, plan, wave, span, buffers)
         combine_rows(buffers, weights, x)
         return x
+
+    def logits(self, a: ChunkRows, matrix: DeviceMatrix) -> torch.Tensor:
+        return self.linear(a, matrix)
 
     def wanted(self, x: torch.Tensor, batch: ChunkBatch) -> torch.Tensor:
         if batch.wanted == tuple(range(len(x))):

@@ -23,6 +23,7 @@ from hotset.kernels.router import route
 from hotset.kernels.rows import Rows
 from hotset.model.batch import MAX_ROWS
 from hotset.model.rope import rope_tables
+from hotset.model.weights import AttentionWeights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from hotset.experts.cache import ExpertCache
     from hotset.model.config import ModelConfig
-    from hotset.model.weights import Layer
+    from hotset.model.weights import ExpertWeights, Layer, NormWeights
     from hotset.quant.layout import Bytes, MatrixLayout, SpanLayout
 
 # What `linear` returns stays until so many later calls: q, k and v are needed together.
@@ -45,7 +46,11 @@ class DevicePlace:
     def __init__(self, device: torch.device | str) -> None:
         self.device = torch.device(device)
 
-    def matrix(self, layout: MatrixLayout, blocks: Bytes) -> DeviceMatrix:
+    def matrix(
+        self, layout: MatrixLayout, blocks: Bytes, *, n: int = 1, bias: NDArray[np.float32] | None = None
+    ) -> DeviceMatrix:
+        assert n == 1
+        assert bias is None
         return DeviceMatrix(layout, torch.from_numpy(to_planes(layout, blocks)).to(self.device))
 
     def vector(self, values: NDArray[np.float32]) -> torch.Tensor:
@@ -77,6 +82,7 @@ class DeviceKV:
         shape = (config.n_layers, 2, n_seqs, config.n_kv_heads, n_ctx, config.d_head)
         data = torch.zeros(shape, dtype=torch.float16 if half else torch.float32, device=device)
         self.layers = tuple(KVCache(layer[0], layer[1]) for layer in data)
+        assert config.rope
         self.cos, self.sin = (torch.from_numpy(t).to(device) for t in rope_tables(config.rope, n_ctx))
         self.splits = SplitBuffers.empty(MAX_ROWS, config.n_heads, config.d_head, n_ctx, device)
 
@@ -86,7 +92,9 @@ class DeviceKV:
         """Norm and rotate q and k, store k and v; returns q float32 [m, n_heads * d_head] without its padding."""
         width = config.n_kv_heads * config.d_head
         q = q[:, : config.n_heads * config.d_head]
-        rope = DeviceRope(self.cos, self.sin, q_norm=layer.q_norm, k_norm=layer.k_norm, eps=config.norm_eps)
+        w = layer.mixer
+        assert isinstance(w, AttentionWeights)
+        rope = DeviceRope(self.cos, self.sin, q_norm=w.q_norm, k_norm=w.k_norm, eps=config.norm_eps)
         qk_norm_rope_store(q, k[:, :width], v[:, :width], rope, self.layers[layer.index], rows)
         return q
 
@@ -144,10 +152,10 @@ class DeviceOps:
         embed(batch.rows.tokens, matrix, x)
         return x
 
-    def norm(self, x: torch.Tensor, weight: torch.Tensor) -> Activation:
+    def norm(self, x: torch.Tensor, norm: NormWeights) -> Activation:
         a = self.scratch.activation("normed", *x.shape)
         if len(x):
-            rms_norm(x, weight, a, self.config.norm_eps)
+            rms_norm(x, norm.weight, a, self.config.norm_eps)
         return a
 
     def linear(self, a: Activation, matrix: DeviceMatrix) -> torch.Tensor:
@@ -161,7 +169,9 @@ class DeviceOps:
         matvec(a, matrix, x, add=True)
         return x
 
-    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Layer, batch: DeviceBatch) -> Activation:
+    def attend(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, gate: None, layer: Layer, batch: DeviceBatch
+    ) -> Activation:
         kv = self.kv
         q = kv.turn_and_store(self.config, layer, batch.rows, q, k, v)
         out = self.scratch.activation("attended", *q.shape)
@@ -169,22 +179,29 @@ class DeviceOps:
         quantise(out)
         return out
 
-    def route(self, logits: torch.Tensor, layer: Layer, batch: DeviceBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    def route(
+        self, logits: torch.Tensor, experts: ExpertWeights, batch: DeviceBatch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         m, k = len(logits), self.config.n_picks
         picks = self.scratch.floats("picks", m, k, torch.int32)
         weights = self.scratch.floats("pick weights", m, k)
         if self.routing is None:
             route(logits, self.config.router, None, picks, weights)
         else:
-            replay(self.routing.trace, batch.rows, self.routing.offsets, layer.index, picks, weights)
+            replay(self.routing.trace, batch.rows, self.routing.offsets, experts.index, picks, weights)
         return picks, weights
 
     def add_experts(
-        self, x: torch.Tensor, a: Activation, picks: tuple[torch.Tensor, torch.Tensor], layer: Layer, batch: DeviceBatch
+        self,
+        x: torch.Tensor,
+        a: Activation,
+        picks: tuple[torch.Tensor, torch.Tensor],
+        experts: ExpertWeights,
+        batch: DeviceBatch,
     ) -> torch.Tensor:
         chosen, weights = picks
-        cache, span, n = self.cache, layer.experts, chosen.numel()
-        cache.lookup(layer.index, chosen, batch.rows.row_mask)
+        cache, span, n = self.cache, experts.span, chosen.numel()
+        cache.lookup(experts.index, chosen, batch.rows.row_mask)
         buffers = self.scratch.experts(span, MAX_ROWS * self.config.n_picks)
         hidden, z = buffers.hidden.rows(n), buffers.z[:n]
 
@@ -193,7 +210,7 @@ class DeviceOps:
             down(hidden, address, span, z)
 
         with self._beside():
-            cache.fetch(layer.index)
+            cache.fetch(experts.index)
         compute(cache.hit_address[:n])
         self._join()
         compute(cache.miss_address[:n])
@@ -213,6 +230,9 @@ class DeviceOps:
     def _join(self) -> None:
         if self._side is not None:
             torch.cuda.current_stream().wait_stream(self._side)
+
+    def logits(self, a: Activation, matrix: DeviceMatrix) -> torch.Tensor:
+        return self.linear(a, matrix)
 
     def wanted(self, x: torch.Tensor, batch: DeviceBatch) -> torch.Tensor:
         if batch.wanted is None:

@@ -9,120 +9,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotset.host import dot
-from hotset.host.activation import Activation, quantized, rms_norm, swiglu
-from hotset.host.attention import attend_kernel, rotate
-from hotset.host.compile import compiled
+from hotset.host import router as host_router
+from hotset.host.activation import Activation, hidden_values, quantized, rms_norm, shifted_norm, swiglu
 from hotset.host.matmul import grouped_matmul
-from hotset.host.rearrange import to_planes
+from hotset.host.router import by_expert, combine, route_rows
+from hotset.model import host_mixers
 from hotset.model.batch import MAX_ROWS
-from hotset.model.rope import rope_tables
-from hotset.model.routing import pick_row, score_row
+from hotset.model.host_place import HostMatrix
 
 if TYPE_CHECKING:
     from hotset.experts.bank import ExpertBank
     from hotset.experts.host_cache import HostCache
     from hotset.model.batch import Batch
     from hotset.model.config import ModelConfig
-    from hotset.model.weights import Layer
-    from hotset.quant.layout import Bytes, MatrixLayout, SpanLayout
+    from hotset.model.host_kv import HostKV
+    from hotset.model.rules import Activation as ActivationRule
+    from hotset.model.weights import DenseWeights, ExpertWeights, Layer, NormWeights
+    from hotset.quant.layout import MatrixLayout
 
 Rows = NDArray[np.float32]
-
-
-@dataclass(frozen=True, eq=False)
-class HostMatrix:
-    """A matrix in planes in host memory."""
-
-    layout: MatrixLayout
-    data: Bytes
-    address: NDArray[np.int64]
+Picks = tuple[NDArray[np.int32], Rows]
+NOTHING = np.empty(0, np.float32)
+SCORINGS = {
+    "softmax": host_router.SOFTMAX, "sigmoid": host_router.SIGMOID, "softmax of picks": host_router.SOFTMAX_OF_PICKS
+}  # fmt: skip
+KINDS = {"silu": 0, "gelu": 1, "relu": 2, "relu squared": 3, "swiglu oai": 4}
 
 
 @dataclass(frozen=True, eq=False)
 class HostRouting:
-    """Recorded picks in the router's place: `trace` int16 [tokens, layers, k]; position 0 of a sequence is token `offsets` int64 [n_seqs]."""
+    """Recorded picks in the router's place: `trace` int16 [tokens, layers with experts, k]; position 0 of a sequence is token `offsets` int64 [n_seqs]."""
 
     trace: NDArray[np.int16]
     offsets: NDArray[np.int64]
-
-
-class HostPlace:
-    """Puts weights into host memory."""
-
-    def matrix(self, layout: MatrixLayout, blocks: Bytes) -> HostMatrix:
-        data = to_planes(layout, blocks)
-        return HostMatrix(layout, data, np.array([data.ctypes.data], np.int64))
-
-    def vector(self, values: Rows) -> Rows:
-        return values
-
-
-class HostKV:
-    """Keys and values float32 (reference) or float16 bits (fast), each [layers][n_seqs, n_kv_heads, n_ctx, d_head]."""
-
-    def __init__(self, config: ModelConfig, n_ctx: int, n_seqs: int, *, half: bool) -> None:
-        self.n_ctx = n_ctx
-        self.half = half
-        shape = (config.n_layers, n_seqs, config.n_kv_heads, n_ctx, config.d_head)
-        self.keys = np.zeros(shape, np.float16 if half else np.float32)
-        self.values = np.zeros_like(self.keys)
-        self.cos, self.sin = rope_tables(config.rope, n_ctx)
-
-    def store(self, layer: int, batch: Batch, k: Rows, v: Rows) -> None:
-        """Keep the rows' keys and values, float32 [m, >= n_kv_heads * d_head], at their positions."""
-        _, _, n_heads, _, d_head = self.keys.shape
-        for cache, rows in ((self.keys, k), (self.values, v)):
-            heads = rows[:, : n_heads * d_head].reshape(-1, n_heads, d_head)
-            if len(heads) == 1:  # plain indices take a tenth of the time of arrays of indices
-                cache[layer, batch.sequences[0], :, batch.positions[0]] = heads[0]
-            else:
-                cache[layer, batch.sequences, :, batch.positions] = heads
-
-    def layer(self, index: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Keys and values of a layer as the attention kernel reads them."""
-        kind = np.uint16 if self.half else np.float32
-        return self.keys[index].view(kind), self.values[index].view(kind)
-
-
-_score = compiled(inline=True)(score_row)
-_pick = compiled(inline=True)(pick_row)
-
-
-@compiled()
-def _route_rows(logits: Any, sigmoid: bool, renormalise: bool, scale: float, picks: Any, weights: Any, n: int) -> None:
-    scores = np.empty(n, np.float32)
-    for r in range(len(logits)):
-        row = logits[r, :n]
-        _score(row, sigmoid, scores)
-        _pick(row, scores, (renormalise, scale), picks[r], weights[r])
-
-
-@compiled()
-def _by_expert(picks: Any, n_experts: int) -> Any:
-    """Flat picks [pairs] -> experts that occur (ascending), where each one's pairs begin (and the end), pairs in that order."""
-    counts = np.zeros(n_experts + 1, np.int64)
-    for e in picks:
-        counts[e + 1] += 1
-    starts = np.cumsum(counts)
-    pairs = np.empty(picks.size, np.int64)
-    place = starts.copy()
-    for i in range(picks.size):
-        pairs[place[picks[i]]] = i
-        place[picks[i]] += 1
-    experts = np.nonzero(counts[1:])[0]
-    return experts, np.append(starts[experts], picks.size), pairs
-
-
-@compiled()
-def _combine(z: Any, weights: Any, n: int) -> Any:
-    """Rows of pairs [m k, .] and weights [m, k] -> [m, n], summed in the order of picks."""
-    m, k = weights.shape
-    out = np.zeros((m, n), np.float32)
-    for r in range(m):
-        for j in range(k):
-            for i in range(n):
-                out[r, i] += weights[r, j] * z[r * k + j, i]
-    return out
 
 
 class HostOps:
@@ -135,18 +54,37 @@ class HostOps:
         self.kv = kv
         self.fast = fast
         self.routing: HostRouting | None = None
-        self._attend = attend_kernel(int(kv.half))
 
     def embed(self, matrix: HostMatrix, batch: Batch) -> Rows:
         return matrix.layout.dequantize_rows(matrix.data, batch.tokens)
 
-    def norm(self, x: Rows, weight: Rows) -> Activation:
-        return rms_norm(x, weight, self.config.norm_eps, integers=self.fast)
+    def norm(self, x: Rows, norm: NormWeights) -> Activation:
+        rule, n = self.config.norm, norm.weight.size
+        x = x if x.shape[1] == n else np.ascontiguousarray(x[:, :n])
+        if norm.bias is None and not rule.centred:
+            return rms_norm(x, norm.weight, rule.eps, integers=self.fast)
+        bias = NOTHING if norm.bias is None else norm.bias
+        return shifted_norm(x, norm.weight, bias, rule.eps, centred=rule.centred, integers=self.fast)
+
+    def normed(self, x: Rows, norm: NormWeights) -> Rows:
+        return self.norm(x, norm).f
+
+    def activation(self, x: Rows) -> Activation:
+        return quantized(x, integers=self.fast)
 
     def linear(self, a: Activation, matrix: HostMatrix) -> Rows:
         rows = np.arange(a.n_rows)
-        starts = np.array([0, a.n_rows])
-        return self._multiply(a, matrix.layout, matrix.address, starts, rows, rows)
+        out = self._multiply(a, matrix.layout, matrix.address, np.array([0, a.n_rows]), rows, rows)
+        if matrix.bias is not None:
+            out[:, : matrix.bias.size] += matrix.bias
+        return out
+
+    def linear_stack(self, a: Activation, matrix: HostMatrix) -> Rows:
+        """Rows [m * n, padded rows]: row r * n + i is matrix i of n times row r * n + i of `a`."""
+        n = matrix.address.size
+        m = a.n_rows // n
+        rows = np.arange(n * m).reshape(m, n).T.ravel()  # all rows of the first matrix, then of the second
+        return self._multiply(a, matrix.layout, matrix.address, np.arange(n + 1) * m, rows, rows)
 
     def add_linear(self, x: Rows, a: Activation, matrix: HostMatrix) -> Rows:
         x += self.linear(a, matrix)[:, : x.shape[1]]
@@ -163,56 +101,101 @@ class HostOps:
         )  # fmt: skip
         return out
 
-    def attend(self, q: Rows, k: Rows, v: Rows, layer: Layer, batch: Batch) -> Activation:
-        c, kv = self.config, self.kv
-        rotate(
-            q, k, layer.q_norm, layer.k_norm, c.norm_eps, batch.positions, kv.cos, kv.sin,
-            n_heads=c.n_heads, n_kv=c.n_kv_heads, head=c.d_head,
-        )  # fmt: skip
-        kv.store(layer.index, batch, k, v)
-        out = np.empty((batch.n_rows, c.n_heads * c.d_head), np.float32)
-        self._attend(
-            q, *kv.layer(layer.index), batch.positions, batch.sequences, c.d_head**-0.5, c.d_head, c.n_heads, out
-        )  # fmt: skip
-        return quantized(out, integers=self.fast)
+    def zeros(self, x: Rows) -> Rows:
+        return np.zeros_like(x)
 
-    def route(self, logits: Rows, layer: Layer, batch: Batch) -> tuple[NDArray[np.int32], Rows]:
-        rule = self.config.router
+    def copy(self, x: Rows) -> Rows:
+        return x.copy()
+
+    def add(self, x: Rows, y: Rows, scale: float) -> Rows:
+        x += y if scale == 1.0 else y * np.float32(scale)
+        return x
+
+    def scale(self, x: Rows, scale: float) -> Rows:
+        x *= np.float32(scale)
+        return x
+
+    def attend(self, q: Rows, k: Rows, v: Rows | None, gate: Rows | None, layer: Layer, batch: Batch) -> Activation:
+        return self.activation(host_mixers.attend(self, q, k, v, gate, layer, batch))
+
+    def attend_latent(self, q: Rows, kv: Rows, layer: Layer, batch: Batch) -> Activation:
+        return self.activation(host_mixers.attend_latent(self, q, kv, layer, batch))
+
+    def convolve(self, inner: Rows, layer: Layer, batch: Batch) -> Activation:
+        return self.activation(host_mixers.short_convolution(self, inner, layer, batch))
+
+    def recur(self, qkv: Rows, z: Rows, beta: Rows, alpha: Rows, layer: Layer, batch: Batch) -> Activation:
+        return self.activation(host_mixers.delta_net(self, qkv, z, beta, alpha, layer, batch))
+
+    def hidden(self, gate: Rows | None, up: Rows, part: DenseWeights, row_gate: Rows | None) -> Activation:
+        n = part.down.layout.cols
+        if row_gate is None:
+            return self._hidden(gate, up, n, part.rule.activation)
+        share = np.asarray(1 / (1 + np.exp(-row_gate[:, :1])), np.float32)
+        return self.activation(self._hidden(gate, up, n, part.rule.activation).f * share)
+
+    def _hidden(self, gate: Rows | None, up: Rows, n: int, rule: ActivationRule) -> Activation:
+        if gate is not None and rule.kind == "silu" and rule.limit == 0:
+            return swiglu(gate, up, n, integers=self.fast)
+        first = up if gate is None else gate
+        values = hidden_values(first, up, n, KINDS[rule.kind], gated=gate is not None, limit=rule.limit)
+        return self.activation(values)
+
+    def route(self, logits: Rows, experts: ExpertWeights, batch: Batch) -> Picks:
+        rule = experts.rule.router
         if self.routing is not None:
             trace, offsets = self.routing.trace, self.routing.offsets
             tokens = (batch.positions + offsets[batch.sequences]) % len(trace)
-            picks = trace[tokens, layer.index].astype(np.int32)
+            picks = trace[tokens, experts.index].astype(np.int32)
             return picks, np.full(picks.shape, 1 / rule.n_picks, np.float32)
         picks = np.empty((len(logits), rule.n_picks), np.int32)
         weights = np.empty((len(logits), rule.n_picks), np.float32)
-        _route_rows(
-            logits, rule.scoring == "sigmoid", rule.renormalise, rule.scale, picks, weights, rule.n_experts
+        route_rows(
+            logits, NOTHING if experts.selection_bias is None else experts.selection_bias, SCORINGS[rule.scoring], rule.renormalise,
+            rule.scale, (rule.n_groups, rule.n_groups_used, rule.n_summed), picks, weights, rule.n_experts,
         )  # fmt: skip
         return picks, weights
 
-    def add_experts(
-        self, x: Rows, a: Activation, picks: tuple[NDArray[np.int32], Rows], layer: Layer, batch: Batch
-    ) -> Rows:
+    def add_experts(self, x: Rows, a: Activation, picks: Picks, experts: ExpertWeights, batch: Batch) -> Rows:
         chosen, weights = picks
         for i in range(0, batch.n_rows, MAX_ROWS):  # the policy sees prompts as the GPU's decode kernels do
-            self.cache.lookup(layer.index, chosen[i : i + MAX_ROWS])
-        span = layer.experts
-        experts, starts, pairs = _by_expert(chosen.reshape(-1), self.config.n_experts)
-        spans = self.bank.base[layer.index] + experts * span.n_bytes
-
-        rows = pairs // chosen.shape[1]
-        gate, up = self._gate_up(a, span, spans, starts, rows, pairs)
-        hidden = swiglu(gate, up, self.config.d_expert, integers=self.fast)
-        z = self._multiply(hidden, span.matrix("down"), spans + span.start("down"), starts, pairs, pairs)
-        x += _combine(z, weights, self.config.d_model)
+            self.cache.lookup(experts.index, chosen[i : i + MAX_ROWS])
+        rule, d = experts.rule, self.config.d_model
+        if rule.weights_on_input:
+            k = chosen.shape[1]
+            a = self.activation(np.repeat(a.f, k, axis=0) * weights.reshape(-1, 1))
+            weights = np.ones_like(weights)
+        order = by_expert(chosen.reshape(-1), rule.router.n_experts)
+        if experts.down_scale is not None:
+            weights = weights * experts.down_scale[chosen]
+        x += combine(self._expert_rows(a, chosen, experts, order), weights, d)
         return x
 
+    def _expert_rows(self, a: Activation, chosen: Any, experts: ExpertWeights, order: Any) -> Rows:
+        """What each pick's expert makes of its row: [pairs, padded d_model]."""
+        span, rule, (ids, starts, pairs) = experts.span, experts.rule, order
+        spans = self.bank.base[experts.index] + ids * span.n_bytes
+        rows = pairs if rule.weights_on_input else pairs // chosen.shape[1]
+        down = span.matrix("down")
+        gate, up = self._gate_up(a, experts, spans, starts, rows, pairs)
+        flat = chosen.reshape(-1)
+        gate = _scaled_and_shifted(gate, experts.gate_scale, experts.gate_bias, flat)
+        up = _scaled_and_shifted(up, experts.up_scale, experts.up_bias, flat)
+        hidden = self._hidden(gate, up, down.cols, rule.activation)
+        z = self._multiply(hidden, down, spans + span.start("down"), starts, pairs, pairs)
+        if experts.down_bias is not None:
+            z[:, : down.rows] += experts.down_bias[flat]
+        return z
+
     def _gate_up(
-        self, a: Activation, span: SpanLayout, spans: Any, starts: Any, rows: Any, pairs: Any
-    ) -> tuple[Rows, Rows]:
+        self, a: Activation, experts: ExpertWeights, spans: Any, starts: Any, rows: Any, pairs: Any
+    ) -> tuple[Rows | None, Rows]:
         """Gate and up of every pair [pairs, d_expert]; one launch for both where their formats agree, for each one joins all threads."""
-        gate, up, n = span.matrix("gate"), span.matrix("up"), pairs.size
-        at_gate, at_up = spans + span.start("gate"), spans + span.start("up")
+        span, n = experts.span, pairs.size
+        up, at_up = span.matrix("up"), spans + span.start("up")
+        if not experts.rule.gated:
+            return None, self._multiply(a, up, at_up, starts, rows, pairs)
+        gate, at_gate = span.matrix("gate"), spans + span.start("gate")
         if gate.fmt is not up.fmt:
             return self._multiply(a, gate, at_gate, starts, rows, pairs), self._multiply(
                 a, up, at_up, starts, rows, pairs
@@ -229,3 +212,20 @@ class HostOps:
 
     def wanted(self, x: Rows, batch: Batch) -> Rows:
         return x[batch.wanted]
+
+    def logits(self, a: Activation, matrix: HostMatrix) -> Rows:
+        out = self.linear(a, matrix)
+        if self.config.logit_scale != 1.0:
+            out *= np.float32(self.config.logit_scale)
+        if cap := np.float32(self.config.logit_softcap):
+            out = np.tanh(out / cap) * cap
+        return out
+
+
+def _scaled_and_shifted(rows: Any, scale: Rows | None, bias: Rows | None, experts: Any) -> Any:
+    """Rows of pairs times their expert's scale plus its bias, where there are such."""
+    if scale is not None:
+        rows = rows * scale[experts][:, None]
+    if bias is not None:
+        rows[:, : bias.shape[1]] += bias[experts]
+    return rows

@@ -1,50 +1,154 @@
-"""From a file's tensors to the weights of a model: every tensor is checked and placed exactly once."""
+"""The weights of a model, placed: one dataclass for each kind of rule."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hotset.errors import FileError, UnsupportedError
-from hotset.quant.formats import FORMATS
-from hotset.quant.layout import Bytes, MatrixLayout, SpanLayout
-
 if TYPE_CHECKING:
-    from hotset.checkpoint.file import ModelFile
-    from hotset.gguf import TensorInfo
-    from hotset.model.config import ModelConfig
-
-EXPERT_ROLES = ("gate", "up", "down")
+    from hotset.model.rules import Branch, Dense, Experts, LayerRule
+    from hotset.quant.layout import Bytes, MatrixLayout, SpanLayout
 
 
 class Place(Protocol):
     """Puts weights where they are computed with: host memory or a GPU."""
 
-    def matrix(self, layout: MatrixLayout, blocks: Bytes) -> Any:
-        """GGUF bytes of a matrix -> a matrix that the ops of this place take."""
+    def matrix(
+        self, layout: MatrixLayout, blocks: Bytes, *, n: int = 1, bias: NDArray[np.float32] | None = None
+    ) -> Any:
+        """GGUF bytes of `n` matrices -> what the ops of this place multiply with; `bias` float32 [rows] is added to products."""
 
     def vector(self, values: NDArray[np.float32]) -> Any:
-        """Float32 [n] -> the same where it is needed."""
+        """Float32 [...] -> the same where it is needed."""
+
+
+@dataclass(frozen=True, eq=False)
+class NormWeights:
+    """What a norm multiplies with, and adds where the file has a bias; all ones where the model norms without weights."""
+
+    weight: Any
+    bias: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionWeights:
+    """`v` is None where keys are values; norms are None where there are none; `gate` multiplies what was attended, `sinks` [n_heads]."""
+
+    q: Any
+    k: Any
+    v: Any
+    output: Any
+    q_norm: Any = None
+    k_norm: Any = None
+    v_norm: Any = None
+    gate: Any = None
+    sinks: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class LatentWeights:
+    """`q_down` and its norm are None without a bottleneck; `k_up` [n_heads][kv_rank, d_nope] and `v_up` [n_heads][d_value, kv_rank] are stacks."""
+
+    q_down: Any
+    q_norm: NormWeights | None
+    q: Any
+    kv_down: Any
+    kv_norm: Any
+    k_up: Any
+    v_up: Any
+    output: Any
+
+
+@dataclass(frozen=True, eq=False)
+class ConvolutionWeights:
+    """`kernel` float32 [n_channels, width], the newest position last."""
+
+    inner: Any
+    kernel: Any
+    output: Any
+
+
+@dataclass(frozen=True, eq=False)
+class DeltaWeights:
+    """`qkv` and `z` of the input; per value head `beta`, `alpha`, and float32 [n_value_heads] `decay` (negative) and `shift`."""
+
+    qkv: Any
+    z: Any
+    beta: Any
+    alpha: Any
+    kernel: Any
+    decay: Any
+    shift: Any
+    norm: Any
+    output: Any
+
+
+@dataclass(frozen=True, eq=False)
+class DenseWeights:
+    """`row_gate` is a matrix of one row, or None."""
+
+    rule: Dense
+    gate: Any
+    up: Any
+    down: Any
+    row_gate: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class ExpertWeights:
+    """All of a layer's experts but their matrices, which lie in the bank under `index`. Biases and scales are by expert, float32 [n_experts, ...]."""
+
+    rule: Experts
+    index: int
+    span: SpanLayout
+    router: Any
+    router_scale: NormWeights | None = None
+    selection_bias: Any = None
+    gate_bias: Any = None
+    up_bias: Any = None
+    down_bias: Any = None
+    gate_scale: Any = None
+    up_scale: Any = None
+    down_scale: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class BranchWeights:
+    rule: Branch
+    norm: NormWeights | None
+    parts: tuple[DenseWeights | ExpertWeights, ...]
+    post_norm: NormWeights | None
+
+
+MixerWeights: TypeAlias = AttentionWeights | LatentWeights | ConvolutionWeights | DeltaWeights
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """Weights of one layer but for its experts, which lie in the bank under `index`."""
+    """Weights of one layer; `output_scale` multiplies its result."""
 
     index: int
-    attention_norm: Any
-    q: Any
-    k: Any
-    v: Any
-    q_norm: Any
-    k_norm: Any
-    attention_output: Any
-    experts_norm: Any
-    router: Any
-    experts: SpanLayout
+    rule: LayerRule
+    mixer_norm: NormWeights | None
+    mixer: MixerWeights | None
+    mixer_post_norm: NormWeights | None
+    feed: tuple[BranchWeights, ...]
+    feed_post_norm: NormWeights | None
+    output_scale: float = 1.0
+
+    @property
+    def early_router(self) -> ExpertWeights | None:
+        """The experts whose router reads the layer's raw input."""
+        parts = (part for branch in self.feed for part in branch.parts)
+        return next((p for p in parts if isinstance(p, ExpertWeights) and p.rule.router_input == "layer input"), None)
+
+    @property
+    def keeps_input(self) -> bool:
+        """Whether a branch reads what the layer was given, after attention has been added to it."""
+        return any(branch.rule.source == "layer input" for branch in self.feed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,122 +157,5 @@ class Weights:
 
     embedding: Any
     layers: tuple[Layer, ...]
-    output_norm: Any
+    output_norm: NormWeights
     output: Any
-
-
-class Tensors:
-    """The tensors of a file by name, each handed out with the shape it must have; what is left over at the end is an error."""
-
-    def __init__(self, file: ModelFile) -> None:
-        self.file = file
-        self._left = set(file.tensors)
-        unknown = sorted(
-            f"{t.name} ({t.ggml_type.name})" for t in file.tensors.values() if t.ggml_type.id not in FORMATS
-        )
-        if unknown:
-            raise UnsupportedError(
-                file.path,
-                "tensor types",
-                f"not supported yet: {', '.join(unknown)}",
-                value=unknown,
-                hint=f"this version computes with {', '.join(f.name for f in FORMATS.values())}",
-            )
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.file.tensors
-
-    def info(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
-        """The tensor `name`; FileError where it is missing or shaped otherwise."""
-        info = self.file.tensors.get(name)
-        if info is None:
-            raise FileError(self.file.path, name, "this tensor is missing")
-        if info.shape != shape:
-            raise FileError(
-                self.file.path,
-                name,
-                f"its shape is {list(info.shape)}, the metadata say {list(shape)}",
-                value=info.shape,
-            )
-        self._left.discard(name)
-        return info
-
-    def layout(self, name: str, shape: tuple[int, ...]) -> MatrixLayout:
-        """The layout of a matrix [rows, cols] or of one of [experts, rows, cols]."""
-        info = self.info(name, shape)
-        return MatrixLayout(FORMATS[info.ggml_type.id], shape[-2], shape[-1])
-
-    def matrix(self, name: str, shape: tuple[int, int], place: Place) -> Any:
-        matrix = place.matrix(self.layout(name, shape), self.file.data(name))
-        self.file.let_go(name)
-        return matrix
-
-    def values(self, name: str, n: int) -> NDArray[np.float32]:
-        info = self.info(name, (n,))
-        layout = MatrixLayout(FORMATS[info.ggml_type.id], 1, n)
-        values: NDArray[np.float32] = layout.dequantize(layout.from_blocks(self.file.data(name)))[0]
-        return values
-
-    def finish(self) -> None:
-        """FileError where tensors are left that no part of the model took."""
-        if self._left:
-            raise UnsupportedError(
-                self.file.path,
-                "tensors",
-                f"the file holds tensors that this architecture does not use: {', '.join(sorted(self._left)[:8])}",
-                value=sorted(self._left),
-                hint="the file may be of a variant that this version does not know",
-            )
-
-
-def expert_layouts(tensors: Tensors, config: ModelConfig) -> tuple[SpanLayout, ...]:
-    """The span of one expert for each layer; gate, up and down may all differ in format, also from layer to layer."""
-    e, d, f = config.n_experts, config.d_model, config.d_expert
-    shapes = {"gate": (e, f, d), "up": (e, f, d), "down": (e, d, f)}
-    return tuple(
-        SpanLayout(EXPERT_ROLES, tuple(tensors.layout(expert_tensor(i, role), shapes[role]) for role in EXPERT_ROLES))
-        for i in range(config.n_layers)
-    )
-
-
-def expert_tensor(layer: int, role: str) -> str:
-    return f"blk.{layer}.ffn_{role}_exps.weight"
-
-
-def load_weights(tensors: Tensors, config: ModelConfig, spans: tuple[SpanLayout, ...], place: Place) -> Weights:
-    """Everything but the experts' bytes, placed."""
-    vocabulary = (config.n_vocab, config.d_model)
-    embedding = tensors.matrix("token_embd.weight", vocabulary, place)
-    tied = "output.weight" not in tensors
-    weights = Weights(
-        embedding=embedding,
-        layers=tuple(_layer(tensors, config, i, span, place) for i, span in enumerate(spans)),
-        output_norm=place.vector(tensors.values("output_norm.weight", config.d_model)),
-        output=embedding if tied else tensors.matrix("output.weight", vocabulary, place),
-    )
-    tensors.finish()
-    return weights
-
-
-def _layer(tensors: Tensors, config: ModelConfig, i: int, span: SpanLayout, place: Place) -> Layer:
-    d, q, kv = config.d_model, config.n_heads * config.d_head, config.n_kv_heads * config.d_head
-
-    def matrix(name: str, rows: int, cols: int) -> Any:
-        return tensors.matrix(f"blk.{i}.{name}.weight", (rows, cols), place)
-
-    def vector(name: str, n: int) -> Any:
-        return place.vector(tensors.values(f"blk.{i}.{name}.weight", n))
-
-    return Layer(
-        index=i,
-        attention_norm=vector("attn_norm", d),
-        q=matrix("attn_q", q, d),
-        k=matrix("attn_k", kv, d),
-        v=matrix("attn_v", kv, d),
-        q_norm=vector("attn_q_norm", config.d_head),
-        k_norm=vector("attn_k_norm", config.d_head),
-        attention_output=matrix("attn_output", d, q),
-        experts_norm=vector("ffn_norm", d),
-        router=matrix("ffn_gate_inp", config.n_experts, d),
-        experts=span,
-    )

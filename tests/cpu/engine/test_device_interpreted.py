@@ -19,8 +19,10 @@ from hotset.experts.trace import Trace  # noqa: E402
 from hotset.gguf import open_gguf  # noqa: E402
 from hotset.model import model_config  # noqa: E402
 from hotset.model.device_ops import DevicePlace  # noqa: E402
-from hotset.model.host_ops import HostPlace  # noqa: E402
-from hotset.model.weights import Tensors, expert_layouts, load_weights  # noqa: E402
+from hotset.model.experts import expert_layouts  # noqa: E402
+from hotset.model.host_place import HostPlace  # noqa: E402
+from hotset.model.loading import load_weights  # noqa: E402
+from hotset.model.tensors import Tensors  # noqa: E402
 
 # The interpreter takes seconds for a chunk of rows: few tokens.
 TOKENS = [3, 77, 5]

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from hotset.errors import InputError
+from hotset.host.router import route_rows
 from hotset.kernels.router import route as device_route
-from hotset.model.routing import RouterRule, pick_row, route, score_row
+from hotset.model.host_ops import SCORINGS
+from hotset.model.routing import RouterRule, route
 
 GOLDEN = np.array([[2, 1, 0, -1]], np.float32)
 
@@ -27,11 +29,10 @@ def routed_by_kernel(logits, rule, bias=None):
 def routed_by_loops(logits, rule, bias=None):
     picks = np.full((len(logits), rule.n_picks), -1, np.int32)
     weights = np.full((len(logits), rule.n_picks), np.nan, np.float32)
-    for row, x in enumerate(np.asarray(logits, np.float32)):
-        scores = np.empty_like(x)
-        score_row(x, rule.scoring == "sigmoid", scores)
-        ranked = x if bias is None else scores + bias
-        pick_row(ranked, scores, (rule.renormalise, rule.scale), picks[row], weights[row])
+    groups = (rule.n_groups, rule.n_groups_used, rule.n_summed)
+    rows = np.asarray(logits, np.float32)
+    bias = np.empty(0, np.float32) if bias is None else bias
+    route_rows(rows, bias, SCORINGS[rule.scoring], rule.renormalise, rule.scale, groups, picks, weights, rule.n_experts)
     return picks, weights
 
 
@@ -161,13 +162,3 @@ def test_logits_of_any_width_give_the_same_picks(dtype):
 def test_a_rule_that_cannot_be_is_refused(n_experts, n_picks, scoring):
     with pytest.raises(InputError, match=str(n_picks) if scoring != "tanh" else "tanh"):
         RouterRule(n_experts, n_picks, scoring)
-
-
-def test_the_loops_compile():
-    numba = pytest.importorskip("numba")
-    logits, picks, weights = GOLDEN[0], np.zeros(2, np.int32), np.zeros(2, np.float32)
-    scores = np.empty_like(logits)
-    numba.njit(score_row)(logits, False, scores)
-    numba.njit(pick_row)(logits, scores, (True, 1.0), picks, weights)
-    assert picks.tolist() == [0, 1]
-    np.testing.assert_allclose(weights, [0.7311, 0.2689], atol=5e-5)

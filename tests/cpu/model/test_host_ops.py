@@ -7,13 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hotset.model.host_ops import HostOps, _by_expert, _combine
+from hotset.host.router import by_expert, combine
+from hotset.model.host_ops import HostOps
 from hotset.model.routing import RouterRule, route
 
 
 def routed(logits: np.ndarray, rule: RouterRule) -> tuple[np.ndarray, np.ndarray]:
-    ops = SimpleNamespace(config=SimpleNamespace(router=rule), routing=None)
-    return HostOps.route(ops, logits, layer=None, batch=None)
+    experts = SimpleNamespace(rule=SimpleNamespace(router=rule), selection_bias=None)
+    return HostOps.route(SimpleNamespace(routing=None), logits, experts, batch=None)
 
 
 def padded(logits: np.ndarray) -> np.ndarray:
@@ -56,7 +57,7 @@ def test_poisoned_logits_still_name_distinct_experts_and_show_in_the_weights():
 
 def test_pairs_are_grouped_by_expert_in_their_order():
     picks = np.array([7, 2, 2, 0, 7, 7], np.int32)
-    experts, starts, pairs = _by_expert(picks, 9)
+    experts, starts, pairs = by_expert(picks, 9)
     assert experts.tolist() == [0, 2, 7]
     assert starts.tolist() == [0, 1, 3, 6]
     assert pairs.tolist() == [3, 1, 2, 0, 4, 5]
@@ -68,4 +69,4 @@ def test_outputs_of_experts_are_summed_in_the_order_of_picks():
     expected = np.zeros((2, 17), np.float32)
     for j in range(3):
         expected += weights[:, j, None] * z.reshape(2, 3, 20)[:, j, :17]
-    assert np.allclose(_combine(z, weights, 17), expected, rtol=1e-6, atol=1e-6)
+    assert np.allclose(combine(z, weights, 17), expected, rtol=1e-6, atol=1e-6)

@@ -9,7 +9,8 @@ import pytest
 from hotset.errors import FileError, UnsupportedError
 from hotset.gguf import Metadata
 from hotset.model import ARCHITECTURES, model_config
-from hotset.model.config import Rope, architecture
+from hotset.model.config import architecture
+from hotset.model.rope import Rope
 from samples import TinyMoE
 
 REQUIRED = {
@@ -99,8 +100,8 @@ def test_numbers_that_contradict_each_other_are_refused(changes, thing):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"attention.value_length": 16}, "16 differs from the key length 32"),
-        ({"rope.scaling.type": "yarn"}, "'yarn' is not supported; this version knows none and linear"),
+        ({"rope.scaling.type": "su"}, "'su' is not supported; this version knows none, linear, yarn, longrope"),
+        ({"expert_gating_func": 7}, "expert_gating_func: 7 is not supported; this version knows 1 .softmax., 2"),
     ],
 )
 def test_sound_settings_that_this_version_does_not_know_are_unsupported(changes, message):
@@ -117,4 +118,4 @@ def test_an_unknown_architecture_names_those_that_are_known():
 
 def test_an_architecture_registers_once():
     with pytest.raises(ValueError, match="qwen3moe is registered twice"):
-        architecture("qwen3moe")(ARCHITECTURES["qwen3moe"])
+        architecture("qwen3moe", "twice")(ARCHITECTURES["qwen3moe"].read)
