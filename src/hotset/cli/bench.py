@@ -10,7 +10,7 @@ import typer
 
 from hotset.cli import options
 from hotset.cli.opening import Choices, open_engine, slots_text
-from hotset.cli.output import put, put_json, say
+from hotset.cli.output import loading_bar, put, put_json, say
 from hotset.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 def bench(
     model: options.ModelArgument = None,
     model_option: options.ModelOption = None,
+    hf_repo: options.HubOption = None,
     n_prompt: Annotated[int, typer.Option("-p", "--n-prompt", metavar="N", help="Tokens of the prompt; 0: no prompt test.")] = 512,
     n_gen: Annotated[int, typer.Option("-n", "--n-gen", metavar="N", help="Tokens to decode; 0: no decode test.")] = 128,
     repetitions: Annotated[int, typer.Option("-r", "--repetitions", metavar="N", help="Runs that count.")] = 5,
@@ -62,7 +63,7 @@ def bench(
     plan = Plan(n_prompt, n_gen, repetitions, cold)
     counts = options.numbers(threads, "-t") if threads else [None]
     sizes = [size.strip() for size in expert_cache.split(",")]
-    path = options.chosen_model(model, model_option)
+    path = options.chosen_model(model, model_option, hf_repo)
     text = options.read_text(file, "-f") if file else None
     settings = [
         Choices(
@@ -71,7 +72,9 @@ def bench(
         )
         for size, n in product(sizes, counts)
     ]  # fmt: skip
-    with open_model(resolve(path)) as opened:
+    with loading_bar() as progress:
+        file_path = resolve(path, progress)
+    with open_model(file_path) as opened:
         inspection = inspect_file(opened)
     swept = [name for name, values in (("threads", counts), ("cache", sizes)) if len(values) > 1]
     table = Table(output, swept)
