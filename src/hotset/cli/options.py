@@ -26,7 +26,7 @@ HubOption = Annotated[
         "-hf",
         "--hf-repo",
         metavar="USER/REPO[:QUANT]",
-        help="A model of Hugging Face, fetched into the cache that its libraries share; quant Q4_K_M, else Q8_0, else the first file.",
+        help="A model of Hugging Face, fetched into the cache that its libraries share; quant Q4_K_M, else Q8_0, else what there is.",
         show_default=False,
     ),
 ]

@@ -3,52 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from hotset.errors import FileError, InputError
+from hotset.engine.hub_choice import HubName, chosen
+from hotset.errors import FileError
 
-NAME = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<quant>[A-Za-z0-9][\w.-]*))?", re.ASCII)
-PREFIX = "hf:"
-# What is taken where no quant is named, as llama.cpp does; after these the first file.
-DEFAULT_QUANTS = ("Q4_K_M", "Q8_0")
-# Files beside a model that are none.
-COMPANIONS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
-SPLIT = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 STAGE = "download"
 
 Progress = Callable[[str, int, int], None]
 
 
-@dataclass(frozen=True)
-class HubName:
-    """A model's name: the repository, and the quant if one was named."""
-
-    repo: str
-    quant: str | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> HubName:
-        """Read `user/repo` or `user/repo:quant`; InputError where it is neither."""
-        match = NAME.fullmatch(text)
-        if match is None or "--" in text or ".." in text:
-            raise InputError(f"{text!r} is no name of a Hugging Face model; write user/repo or user/repo:QUANT")
-        return cls(match["repo"], match["quant"])
-
-    def __str__(self) -> str:
-        return f"{self.repo}:{self.quant}" if self.quant else self.repo
-
-
-def looks_like_hub_name(text: str) -> bool:
-    """Whether `text`, which is no path that exists, may be a model's name."""
-    return bool(NAME.fullmatch(text)) and not text.endswith(".gguf")
-
-
 def fetch(name: HubName, progress: Progress) -> Path:
-    """Return the model's file (the first part of a split one), fetched where the cache lacks it.
+    """Return the model's file (the first part of a split one) or the folder of its checkpoint, fetched where the cache lacks it.
 
     Where Hugging Face cannot be reached the cache alone decides. `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME` and `HF_HUB_OFFLINE` hold as in
     `huggingface_hub`. `progress` is called with "download", bytes fetched and bytes in all. Raises FileError.
@@ -60,7 +28,11 @@ def fetch(name: HubName, progress: Progress) -> Path:
     missing = [file for file in files if file not in sizes]
     if missing:
         raise FileError(str(name), missing[0], "is missing among the parts of the model", hint="name another quant")
-    return download(name, {file: sizes[file] for file in files}, progress)
+    return located(download(name, {file: sizes[file] for file in files}, progress))
+
+
+def located(first: Path) -> Path:
+    return first if first.suffix == ".gguf" else first.parent
 
 
 def listed(name: HubName) -> tuple[dict[str, int] | None, str]:
@@ -85,42 +57,6 @@ def listed(name: HubName) -> tuple[dict[str, int] | None, str]:
     except Exception as error:  # noqa: BLE001 - no network, a proxy, offline mode: the class changes with the HTTP library
         return None, one_line(error)
     return {file.rfilename: file.size or 0 for file in info.siblings or []}, ""
-
-
-def chosen(name: HubName, files: Sequence[str]) -> list[str]:
-    """Return the files of the model that `name` means, in order of its parts; FileError where there is none."""
-    models = [file for file in files if is_model(file)]
-    patterns = [
-        re.compile(re.escape(q) + "[.-]", re.IGNORECASE) for q in ([name.quant] if name.quant else DEFAULT_QUANTS)
-    ]
-    found = [file for pattern in patterns for file in models if pattern.search(file)]
-    if not found and not name.quant:
-        found = models
-    if found:
-        return parts(found[0])
-    if not models:
-        raise FileError(
-            str(name), "model", "the repository holds no GGUF file", hint="name a repository with GGUF files"
-        )
-    there = ", ".join(models[:12]) + (", ..." if len(models) > 12 else "")
-    raise FileError(
-        str(name), "quant", f"no file has {name.quant} in its name; there are {there}", hint="name one of those quants"
-    )
-
-
-def is_model(file: str) -> bool:
-    """Whether a file is a model, and of a split one the first part."""
-    base, split = file.rpartition("/")[2], SPLIT.fullmatch(file)
-    if not base.endswith(".gguf") or any(word in base for word in COMPANIONS):
-        return False
-    return split is None or int(split["number"]) == 1
-
-
-def parts(file: str) -> list[str]:
-    split = SPLIT.fullmatch(file)
-    if split is None:
-        return [file]
-    return [f"{split['stem']}-{n:05}-of-{split['count']}.gguf" for n in range(1, int(split["count"]) + 1)]
 
 
 def download(name: HubName, sizes: Mapping[str, int], progress: Progress) -> Path:
@@ -148,7 +84,7 @@ def download(name: HubName, sizes: Mapping[str, int], progress: Progress) -> Pat
 def from_cache(name: HubName, problem: str) -> Path:
     """Return the model's file as it was fetched last; FileError with `problem`, why nothing can be fetched, where the cache lacks it."""
     folder = snapshot(name.repo)
-    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf")) if folder else []
+    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.*")) if folder else []
     try:
         wanted = chosen(name, files)
     except FileError:
@@ -157,7 +93,7 @@ def from_cache(name: HubName, problem: str) -> Path:
         lack = "it is not in the cache" if not files else f"the cache holds only {', '.join(files)}"
         hint = "connect, or give the path of a .gguf file"
         raise FileError(str(name), "model", f"Hugging Face cannot be reached ({problem}), and {lack}", hint=hint)
-    return folder / wanted[0]
+    return located(folder / wanted[0])
 
 
 def snapshot(repo: str) -> Path | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hotset.checkpoint import is_checkpoint, open_model
 from hotset.engine import hub
+from hotset.engine.hub_choice import PREFIX, HubName, looks_like_hub_name
 from hotset.engine.memory import check_host_room, checked_ctx, host_plan, kv_bytes
 from hotset.errors import FileError, InputError
 from hotset.experts.policy import Policy
@@ -119,8 +120,8 @@ def resolve(model: str | os.PathLike[str], progress: Progress = no_progress) -> 
     """The file of a model's name: "demo", a path, or a model of Hugging Face (fetched where it is not in the cache)."""
     if model == "demo":
         return Path(__file__).resolve().parents[1] / "data" / DEMO
-    if isinstance(model, str) and model.startswith(hub.PREFIX):
-        return hub.fetch(hub.HubName.parse(model.removeprefix(hub.PREFIX)), progress)
+    if isinstance(model, str) and model.startswith(PREFIX):
+        return hub.fetch(HubName.parse(model.removeprefix(PREFIX)), progress)
     path = Path(model).expanduser()
     if path.is_dir() and not is_checkpoint(path):
         raise FileError(
@@ -131,8 +132,8 @@ def resolve(model: str | os.PathLike[str], progress: Progress = no_progress) -> 
         )
     if path.exists():
         return path
-    if isinstance(model, str) and hub.looks_like_hub_name(model):
-        return hub.fetch(hub.HubName.parse(model), progress)
+    if isinstance(model, str) and looks_like_hub_name(model):
+        return hub.fetch(HubName.parse(model), progress)
     hint = 'give the path of a .gguf file, a model of Hugging Face as user/repo, or "demo" for the bundled model'
     raise FileError(path, "model", "there is no such file", hint=hint)
 

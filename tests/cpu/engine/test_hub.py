@@ -13,7 +13,8 @@ import pytest
 from huggingface_hub import constants
 
 from hotset.engine import hub as hub_module
-from hotset.engine.hub import HubName, chosen, fetch
+from hotset.engine.hub import fetch
+from hotset.engine.hub_choice import HubName, chosen
 from hotset.engine.loading import resolve
 from hotset.errors import FileError, InputError
 from hub_stub import COMMIT, Hub, serving
@@ -67,7 +68,8 @@ def test_the_file_is_chosen_as_llama_cpp_does(quant, files, expected):
     ("quant", "files", "named"),
     [
         ("Q5_K_M", ["m-Q4_K_M.gguf", "m-Q8_0.gguf"], "no file has Q5_K_M in its name; there are m-Q4_K_M.gguf, m-Q8_0.gguf"),
-        (None, ["model.safetensors", "mmproj.gguf"], "holds no GGUF file"),
+        (None, ["model.safetensors", "mmproj.gguf"], "holds no GGUF file and no checkpoint"),
+        ("Q8_0", ["config.json", "model.safetensors"], "holds no GGUF file;"),
         ("Q4.K", ["m-Q4_K.gguf"], "no file has"),
     ],
 )  # fmt: skip
@@ -101,6 +103,22 @@ def test_all_parts_of_a_split_model_are_fetched(hub):
     assert hub.fetched == SPLIT
     assert sorted(file.name for file in path.parent.iterdir()) == [name.removeprefix("Q8_0/") for name in SPLIT]
     assert path.name == "m-Q8_0-00001-of-00003.gguf"
+
+
+def test_a_repository_without_gguf_files_is_a_checkpoint(hub):
+    wanted = [
+        "config.json",
+        "model.safetensors.index.json",
+        "tokenizer.json",
+        "model-1.safetensors",
+        "model-2.safetensors",
+    ]
+    hub.repos["user/repo"] = dict.fromkeys([*wanted, "README.md", "consolidated.safetensors", "onnx/model.onnx"], b"x")
+    folder = get("user/repo")
+
+    assert sorted(file.name for file in folder.iterdir()) == sorted(wanted)
+    hub.broken = 503
+    assert get("user/repo") == folder
 
 
 def test_a_part_that_is_missing_is_named_before_anything_is_fetched(hub):
