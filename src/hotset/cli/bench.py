@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def bench(
     model: options.ModelArgument = None,
     model_option: options.ModelOption = None,
+    hf_repo: options.HubOption = None,
     n_prompt: Annotated[int, typer.Option("-p", "--n-prompt", metavar="N", help="Tokens of the prompt; 0: no prompt test.")] = 512,
     n_gen: Annotated[int, typer.Option("-n", "--n-gen", metavar="N", help="Tokens to decode; 0: no decode test.")] = 128,
     repetitions: Annotated[int, typer.Option("-r", "--repetitions", metavar="N", help="Runs that count.")] = 5,
@@ -65,7 +66,7 @@ def bench(
     plan = Plan(n_prompt, n_gen, repetitions, cold)
     counts = options.numbers(threads, "-t") if threads else [None]
     arms = sweep(options.spread(expert_cache, "--expert-cache"), options.spread(policy, "--policy"), counts)
-    path = options.chosen_model(model, model_option)
+    path = options.chosen_model(model, model_option, hf_repo)
     text = options.read_text(file, "-f") if file else None
     choices = Choices(
         path, device=device, vram=vram, n_ctx=plan.n_ctx, threads=arms[0].threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph,

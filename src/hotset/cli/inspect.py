@@ -8,7 +8,7 @@ import typer
 
 from hotset.bench.units import count_text, percent_text, size_text
 from hotset.cli import options
-from hotset.cli.output import held_warnings, printable, put, put_json
+from hotset.cli.output import held_warnings, loading_bar, printable, put, put_json
 
 if TYPE_CHECKING:
     from hotset.cli.inspection import Inspection, Needs, VramRow
@@ -19,6 +19,7 @@ Row = tuple[str, str]
 def inspect(
     model: options.ModelArgument = None,
     model_option: options.ModelOption = None,
+    hf_repo: options.HubOption = None,
     metadata: Annotated[bool, typer.Option("--metadata", help="Show the file's metadata too.")] = False,
     json: options.JsonOption = False,
     verbose: options.VerboseOption = False,
@@ -29,7 +30,9 @@ def inspect(
     from hotset.cli.inspection import facts, header_numbers, inspect_file, metadata_rows
     from hotset.engine.loading import resolve
 
-    with held_warnings(), open_model(resolve(options.chosen_model(model, model_option))) as file:
+    with loading_bar() as progress:
+        path = resolve(options.chosen_model(model, model_option, hf_repo), progress)
+    with held_warnings(), open_model(path) as file:
         inspection = inspect_file(file)
         if json:
             put_json(facts(inspection, with_metadata=metadata))

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hotset.cli.opening import Choices, open_engine
-from hotset.cli.output import say
+from hotset.cli.output import loading_bar, say
 from hotset.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -73,7 +73,9 @@ class Measuring:
         from hotset.cli.inspection import inspect_file
         from hotset.engine.loading import resolve
 
-        with open_model(resolve(self.choices.model)) as opened:
+        with loading_bar() as progress:
+            path = resolve(self.choices.model, progress)
+        with open_model(path) as opened:
             return inspect_file(opened)
 
     @cached_property

@@ -14,10 +14,24 @@ MAX_RANGE = 64
 
 ModelArgument = Annotated[
     str | None,
-    typer.Argument(metavar="MODEL", help='A .gguf file (any part of a split one), or "demo".', show_default=False),
+    typer.Argument(
+        metavar="MODEL",
+        help='A .gguf file (any part of a split one), user/repo[:quant] of Hugging Face, or "demo".',
+        show_default=False,
+    ),
 ]
 ModelOption = Annotated[
     str | None, typer.Option("-m", "--model", metavar="MODEL", help="The same as MODEL.", show_default=False)
+]
+HubOption = Annotated[
+    str | None,
+    typer.Option(
+        "-hf",
+        "--hf-repo",
+        metavar="USER/REPO[:QUANT]",
+        help="A model of Hugging Face, fetched into the cache that its libraries share; quant Q4_K_M, else Q8_0, else what there is.",
+        show_default=False,
+    ),
 ]
 DeviceOption = Annotated[
     str,
@@ -79,12 +93,13 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value o
 VerboseOption = Annotated[bool, typer.Option("-v", "--verbose", help="Say more; show a bug's traceback.")]
 
 
-def chosen_model(argument: str | None, option: str | None) -> str:
-    """The model, given either way."""
-    if (argument is None) == (option is None):
-        how = "no model was" if argument is None else "two models were"
-        raise InputError(f'{how} given; name one: the path of a .gguf file, or "demo" for the bundled model')
-    return str(argument if option is None else option)
+def chosen_model(argument: str | None, option: str | None, repo: str | None) -> str:
+    """The model, given in one of three ways."""
+    given = [model for model in (argument, option, repo and f"hf:{repo}") if model is not None]
+    if len(given) != 1:
+        how = f"{('no', 'no', 'two', 'three')[len(given)]} model{'s were' if given else ' was'}"
+        raise InputError(f'{how} given; name one: the path of a .gguf file, user/repo, or "demo" for the bundled model')
+    return given[0]
 
 
 def read_text(path: str, option: str) -> str:

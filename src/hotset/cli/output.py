@@ -92,16 +92,35 @@ def loading_bar() -> Iterator[Callable[[str, int, int], None]]:
 
     console = Console(file=sys.stderr)
     if not console.is_terminal or console.is_dumb_terminal:
-        yield lambda _stage, _done, _total: None
+        yield said_once()
         return
-    text = TextColumn("loading {task.description}")
+    text = TextColumn("{task.description}")
     columns = (SpinnerColumn("line"), text, BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         tasks: dict[str, Any] = {}
 
         def advance(stage: str, done: int, total: int) -> None:
             if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=total)
+                tasks[stage] = bar.add_task(stage_text(stage), total=total)
             bar.update(tasks[stage], completed=done, total=total)
 
         yield advance
+
+
+def said_once() -> Callable[[str, int, int], None]:
+    """In the place of a bar: one line where there is something to fetch, as that takes long."""
+    from hotset.bench.units import size_text
+
+    said = False
+
+    def note(stage: str, done: int, total: int) -> None:
+        nonlocal said
+        if stage == "download" and done < total and not said:
+            said = True
+            say(f"downloading {size_text(total)} from Hugging Face")
+
+    return note
+
+
+def stage_text(stage: str) -> str:
+    return "downloading" if stage == "download" else f"loading {stage}"

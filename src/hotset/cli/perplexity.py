@@ -14,6 +14,7 @@ from hotset.cli.output import put, put_json, say
 def perplexity(
     model: options.ModelArgument = None,
     model_option: options.ModelOption = None,
+    hf_repo: options.HubOption = None,
     file: Annotated[str, typer.Option("-f", "--file", metavar="FILE", help="The text.", show_default=False)] = "",
     ctx_size: Annotated[int, typer.Option("-c", "--ctx-size", metavar="N", help="Tokens of a window.")] = 512,
     chunks: Annotated[int, typer.Option("--chunks", metavar="N", help="Windows to score; -1: all.")] = 40,
@@ -43,7 +44,7 @@ def perplexity(
         raise InputError("no text was given; name a file with -f")
     scoring = Scoring(ctx_size, None if chunks == -1 else chunks, mode)
     choices = Choices(
-        options.chosen_model(model, model_option), device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=ctx_size,
+        options.chosen_model(model, model_option, hf_repo), device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=ctx_size,
         threads=threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph, why_n_ctx="one window",
     )  # fmt: skip
     text = options.read_text(file, "-f")

@@ -30,6 +30,7 @@ DEMO_NOTE = (
 def run(
     model: options.ModelArgument = None,
     model_option: options.ModelOption = None,
+    hf_repo: options.HubOption = None,
     prompt: Annotated[
         str | None,
         typer.Option("-p", "--prompt", metavar="TEXT", help="Continue this text, as it is: no chat template.", show_default="chat"),
@@ -72,7 +73,7 @@ def run(
     the JSON value.
     """
     choices = Choices(
-        options.chosen_model(model, model_option), device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=ctx_size,
+        options.chosen_model(model, model_option, hf_repo), device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=ctx_size,
         threads=threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph,
     )  # fmt: skip
     text = given_text(prompt, file)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hotset.checkpoint import is_checkpoint, open_model
+from hotset.engine import hub
+from hotset.engine.hub_choice import PREFIX, HubName, looks_like_hub_name
 from hotset.engine.memory import check_host_room, checked_ctx, host_plan, kv_bytes
 from hotset.errors import FileError, InputError, UnsupportedError
 from hotset.experts.policy import Policy
@@ -115,10 +117,16 @@ class Source:
                 self.file.let_go(name)
 
 
-def resolve(model: str | os.PathLike[str]) -> Path:
-    """The file of a model's name: "demo", or a path."""
+def no_progress(_stage: str, _done: int, _total: int) -> None:
+    pass
+
+
+def resolve(model: str | os.PathLike[str], progress: Progress = no_progress) -> Path:
+    """The file of a model's name: "demo", a path, or a model of Hugging Face (fetched where it is not in the cache)."""
     if model == "demo":
         return Path(__file__).resolve().parents[1] / "data" / DEMO
+    if isinstance(model, str) and model.startswith(PREFIX):
+        return hub.fetch(HubName.parse(model.removeprefix(PREFIX)), progress)
     path = Path(model).expanduser()
     if path.is_dir() and not is_checkpoint(path):
         raise FileError(
@@ -127,14 +135,12 @@ def resolve(model: str | os.PathLike[str]) -> Path:
             "is a folder",
             hint="name the .gguf file in it (for a split model any of its parts); checkpoints hold config.json and .safetensors",
         )
-    if not path.exists():
-        raise FileError(
-            path,
-            "model",
-            "there is no such file",
-            hint='give the path of a .gguf file, or "demo" for the bundled model',
-        )
-    return path
+    if path.exists():
+        return path
+    if isinstance(model, str) and looks_like_hub_name(model):
+        return hub.fetch(HubName.parse(model), progress)
+    hint = 'give the path of a .gguf file, a model of Hugging Face as user/repo, or "demo" for the bundled model'
+    raise FileError(path, "model", "there is no such file", hint=hint)
 
 
 def load(
@@ -150,11 +156,12 @@ def load(
     record_steps: int = 0,
     graph: bool = True,
     n_ubatch: int | None = None,
-    progress: Progress = lambda _stage, _done, _total: None,
+    progress: Progress = no_progress,
 ) -> Engine:
     """Load a model and make it ready.
 
-    `model` is "demo", the path of a GGUF file (any part of a split one), or the folder of a Hugging Face checkpoint. `device` "auto" takes the GPU where one can be used.
+    `model` is "demo", the path of a GGUF file (any part of a split one), the folder of a Hugging Face checkpoint, or a model of Hugging Face:
+    "user/repo" or "user/repo:QUANT" (with "hf:" before it where a path has the same name). `device` "auto" takes the GPU where one can be used.
     `expert_cache` is its size: "6GiB", "25%" of each layer's experts, "16slots" per layer, "auto" or "off"; `policy` is lrfu:HALF_LIFE,
     lru, lfu or static. `vram` bounds all that is put on the GPU ("8GiB" or bytes). `n_ctx` is the context in tokens, `threads` the CPU
     threads (default: physical cores). `pre` overrides the tokenizer's name for splitting text. `record_steps` keeps the picks of so many
@@ -174,7 +181,7 @@ def load(
         options.vram_bytes,
     )  # all arguments are checked before a long load begins
     checked_threads(options.threads)
-    file = open_model(resolve(model))
+    file = open_model(resolve(model, progress))
     config = model_config(file.metadata)
     tensors = Tensors(file)
     n_ctx = n_ctx or min(config.n_ctx_train, DEFAULT_CTX)

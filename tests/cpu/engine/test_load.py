@@ -21,10 +21,12 @@ def test_a_folder_is_named_as_one(tmp_path):
         load(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["absent.gguf", "Qwen/Qwen3-30B-A3B-GGUF"])
+@pytest.mark.parametrize("name", ["absent.gguf", "folder/absent.gguf", "/no/such/model", "a/b/c"])
 def test_a_file_that_is_not_there_is_named(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(FileError, match=rf'{name}: model: there is no such file; .*"demo" for the bundled model'):
+    with pytest.raises(
+        FileError, match=rf'{name}: model: there is no such file; .*user/repo, or "demo" for the bundled model'
+    ):
         load(name)
 
 
