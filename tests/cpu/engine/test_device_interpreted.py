@@ -15,6 +15,7 @@ from hotset.experts.cache import ExpertCache  # noqa: E402
 from hotset.experts.host_cache import HostCache  # noqa: E402
 from hotset.experts.policy import Policy  # noqa: E402
 from hotset.gguf import open_gguf  # noqa: E402
+from hotset.kernels.token_mask import pack  # noqa: E402
 from hotset.model import model_config  # noqa: E402
 from hotset.model.device_ops import DevicePlace  # noqa: E402
 from hotset.model.host_ops import HostPlace  # noqa: E402
@@ -97,6 +98,26 @@ def test_a_session_draws_what_the_reference_sampler_draws_from_its_logits(source
     logits = runner.logits(session.tokens[:-1], range(2), "fast", stepwise=False)
     assert session.tokens == TOKENS[:1] + drawn
     assert drawn == [sample(logits[n - 1], params, session.tokens[:n], 7, n) for n in (1, 2)]
+
+
+def test_a_mask_is_asked_before_every_step_and_draws_what_the_cpu_runner_draws(source):
+    params = SamplingParams(temperature=1.0, top_k=20)
+    n_vocab = source.config.n_vocab
+    drawn, asked = {}, {}
+    for name, runner in (("device", device_runner(source, 3)), ("host", host_runner(source, 3))):
+        asked[name] = []
+
+        def mask(tokens, seen=asked[name]):
+            seen.append(list(tokens))
+            return pack(np.arange(n_vocab) % 7 == len(tokens))
+
+        session = runner.session(32)
+        session.start(params, seed=7, end_ids=frozenset(), mask=mask)
+        session.feed(TOKENS[:1])
+        drawn[name] = [session.next().token for _ in range(2)]
+        assert asked[name] == [drawn[name][:n] for n in range(2)]
+    assert drawn["device"] == drawn["host"]
+    assert [token % 7 for token in drawn["host"]] == [0, 1]
 
 
 @pytest.mark.parametrize("n_slots", [0, 2])
