@@ -45,7 +45,7 @@ class FakeSession:
         self._runner = runner
         self._has_logits = False
 
-    def start(self, params, seed, end_ids) -> None:
+    def start(self, params, seed, end_ids, mask=None) -> None:
         self._runner.params = params
         self._end_ids = end_ids
 

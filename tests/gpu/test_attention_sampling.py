@@ -12,7 +12,8 @@ from hotset.kernels.rope import DeviceRope, qk_norm_rope_store
 from hotset.kernels.rope import reference as rope_reference
 from hotset.kernels.router import route as device_route
 from hotset.kernels.rows import Rows
-from hotset.kernels.sampler import ENDED, RUNNING, Sampler
+from hotset.kernels.sampler import ENDED, RUNNING, WAYS, Sampler
+from hotset.kernels.token_mask import pack
 from hotset.model.routing import RouterRule, route
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -128,26 +129,34 @@ def test_drawn_tokens_equal_the_reference(n_vocab, n_batches):
     rng, sampler = np.random.default_rng(n_vocab), Sampler(8, 8, n_vocab, "cuda")
     for _ in range(n_batches):
         cases = [random_case(rng, n_vocab) for _ in range(8)]
+        allowed = rng.random(n_vocab) < rng.choice([0.01, 0.9])
+        allowed[0] = True
         for seq, (_, params, seed, tokens) in enumerate(cases):
             sampler.start(seq, params, seed, tokens)
-        rows = rows_at([len(tokens) for *_, tokens in cases])
-        sampler.draw(torch.from_numpy(np.stack([x for x, *_ in cases])).cuda(), rows)
-        expected = [sample(x, params, tokens, seed, len(tokens)) for x, params, seed, tokens in cases]
-        assert rows.tokens.tolist() == expected
+            sampler.set_mask(seq, pack(allowed) if seq % 2 else None)
+        logits = torch.from_numpy(np.stack([x for x, *_ in cases])).cuda()
+        expected = [
+            sample(x, params, tokens, seed, len(tokens), pack(allowed) if seq % 2 else None)
+            for seq, (x, params, seed, tokens) in enumerate(cases)
+        ]
+        for way in ("draw", "select"):
+            rows = rows_at([len(tokens) for *_, tokens in cases])
+            sampler.step(way, logits, rows)
+            assert rows.tokens.tolist() == expected
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_replayed_graph_draws_a_whole_text(temperature):
+@pytest.mark.parametrize("way", WAYS)
+def test_a_replayed_graph_draws_a_whole_text(way):
     n_vocab, n_steps, past = 5003, 30, [5, 6, 7]
+    temperature = 0.0 if way == "greedy" else 1.0
     rng = np.random.default_rng(1)
     params = SamplingParams(temperature=temperature, repeat_penalty=1.5, repeat_last_n=8)
     source = torch.from_numpy(rng.normal(size=(n_steps, 1, n_vocab)).astype(np.float32)).cuda()
     logits, rows, sampler = torch.empty(1, n_vocab, device="cuda"), rows_at([3]), Sampler(1, 1, n_vocab, "cuda")
-    step = sampler.draw if temperature else sampler.greedy
-    step(logits.zero_(), rows)
+    sampler.step(way, logits.zero_(), rows)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        step(logits, rows)
+        sampler.step(way, logits, rows)
     rows.positions.fill_(2)
     sampler.start(0, params, 3, past)
     for x in source:

@@ -15,6 +15,7 @@ from hotset.engine.sampling import sample  # noqa: E402
 from hotset.experts.cache import ExpertCache  # noqa: E402
 from hotset.experts.host_cache import HostCache  # noqa: E402
 from hotset.experts.policy import Policy  # noqa: E402
+from hotset.kernels.token_mask import pack  # noqa: E402
 from hotset.model.device_ops import DeviceBatch  # noqa: E402
 
 NAMES = ("demo", "lab")
@@ -126,7 +127,7 @@ def test_sequences_that_step_together_draw_what_each_draws_alone(load):
             seat.place(row, prompts[i], params[i], i, ())
         out = []
         for _ in range(20):
-            seat.step(greedy=False)
+            seat.step()
             out.append([token for token, _ in seat.read()])
         return np.array(out)
 
@@ -189,6 +190,25 @@ def test_sampling_on_the_device_is_the_reference(load):
     logits = engine.logits(tokens, mode="fast", stepwise=True)
     for i in range(len(prompt), len(tokens)):
         assert sample(logits[i - 1], params, tokens[:i], 11, i) == tokens[i]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_masked_texts_are_the_reference_samplers_and_no_step_is_wasted(load, temperature):
+    engine = load("demo")
+    prompt = engine.tokenize("static int")
+    params = hotset.SamplingParams(temperature=temperature, seed=5)
+
+    def mask(tokens):
+        return pack(np.arange(engine.config.n_vocab) % 3 == len(tokens) % 3)
+
+    before = engine.stats().unused_steps
+    result = engine.generate(prompt, mask=mask, max_tokens=30, temperature=temperature, seed=5)
+    assert engine.stats().unused_steps == before
+    tokens = [*prompt, *result.tokens]
+    logits = engine.logits(tokens, mode="fast", stepwise=True)
+    for n in range(len(result.tokens)):
+        at = len(prompt) + n
+        assert sample(logits[at - 1], params, tokens[:at], 5, at, mask(result.tokens[:n])) == tokens[at]
 
 
 def test_vram_holds():

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hotset.engine.runner import MODES, Drawn, Mode
+from hotset.engine.runner import MODES, Drawn, Mode, TokenMask
 from hotset.engine.sampling import no_token
 from hotset.engine.seat import Seat
 from hotset.engine.stats import Meter, Stats
@@ -245,10 +245,10 @@ class DeviceRunner:
                 last = logits
         return last
 
-    def step(self, seat: Seat, *, greedy: bool) -> None:
+    def step(self, seat: Seat) -> None:
         """Start a decode step of a seat."""
         self._meter.tokens(len(seat.rows))
-        seat.step(greedy=greedy)
+        seat.step()
 
     def note_unused(self, steps: int, *, idle: bool) -> None:
         """Count steps whose token nobody took: they ran ahead of an end that only the host could see. Idle ones did nothing."""
@@ -274,7 +274,10 @@ class DeviceRunner:
 
 
 class DeviceSession:
-    """See runner.Session. A step starts without waiting for the host to read the one before, so one may be under way that is not needed."""
+    """See runner.Session. A step starts without waiting for the host to read the one before, so one may be under way that is not needed.
+
+    With a token mask it waits: what is allowed depends on the token before.
+    """
 
     def __init__(self, runner: DeviceRunner, n_ctx: int) -> None:
         self.n_ctx = min(n_ctx, runner.n_ctx)
@@ -289,8 +292,8 @@ class DeviceSession:
             self._settle()
             self._runner.give_seat(self._seat)
 
-    def start(self, params: SamplingParams, seed: int, end_ids: frozenset[int]) -> None:
-        self._params, self._seed, self._end_ids = params, seed, sorted(end_ids)
+    def start(self, params: SamplingParams, seed: int, end_ids: frozenset[int], mask: TokenMask | None = None) -> None:
+        self._params, self._seed, self._end_ids, self._mask = params, seed, sorted(end_ids), mask
 
     def keep(self, n: int) -> None:
         self._settle()
@@ -304,14 +307,16 @@ class DeviceSession:
         logits = self._runner.feed(self._seat.ops, left, self._stored)
         self._stored += len(left)
         self._seat.place(0, self.tokens, self._params, self._seed, self._end_ids)
-        self._seat.draw(logits, greedy=self._params.is_greedy)
+        self._n_prompt = len(self.tokens)
+        self._set_mask()
+        self._seat.draw(logits)
         self._left = self.n_ctx - len(self.tokens) - 1
         if self._params.max_tokens is not None:
             self._left = min(self._left, self._params.max_tokens - 1)
 
     def begin(self, token: int, *, trace_at: int = 0) -> None:
         self._settle()
-        self.tokens, self._stored = [token], 0
+        self.tokens, self._stored, self._n_prompt = [token], 0, 1
         self._seat.begin_at(0, trace_at)
         self._seat.place(0, self.tokens, self._params, self._seed, self._end_ids)
         self._left = self.n_ctx - 1
@@ -319,11 +324,12 @@ class DeviceSession:
             self._left = min(self._left, self._params.max_tokens)
 
     def next(self) -> Drawn:
-        seat, limit = self._seat, 2
+        seat, limit = self._seat, 1 if self._mask else 2
         if not seat.pending and self._left <= 0:
             self._left = 1
         while seat.pending < limit and self._left > 0:
-            self._runner.step(seat, greedy=self._params.is_greedy)
+            self._set_mask()
+            self._runner.step(seat)
             self._left -= 1
         ((token, state),) = seat.read()
         if state == NO_TOKEN:
@@ -333,6 +339,10 @@ class DeviceSession:
         self.tokens.append(token)
         self._ended = state == ENDED
         return Drawn(token, self._ended)
+
+    def _set_mask(self) -> None:
+        if self._mask:
+            self._seat.sampler.set_mask(0, self._mask(self.tokens[self._n_prompt :]))
 
     def _settle(self) -> None:
         pending = self._seat.discard()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hotset.config import SamplingParams
 from hotset.engine.memory import checked_ctx
-from hotset.engine.runner import MODES, Mode, Runner, Session
+from hotset.engine.runner import MODES, Mode, Runner, Session, TokenMask
 from hotset.engine.stats import Stats
 from hotset.errors import InputError
 from hotset.text.stream import Detokenizer, StopStrings, stop_token_ids
@@ -66,12 +66,20 @@ class Generation:
 class Stream(Iterator[Piece]):
     """Pieces of text as they are generated; `result` is there when it is exhausted or closed."""
 
-    def __init__(self, engine: Engine, session: Session, prompt: list[int], params: SamplingParams) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        session: Session,
+        prompt: list[int],
+        params: SamplingParams,
+        mask: TokenMask | None = None,
+    ) -> None:
         self.seed = params.seed if params.seed is not None else secrets.randbits(64)
         self._engine = engine
         self._session = session
         self._prompt = prompt
         self._params = params
+        self._mask = mask
         self._text: list[str] = []
         self._tokens: list[int] = []
         self._finish: FinishReason = "length"
@@ -102,7 +110,8 @@ class Stream(Iterator[Piece]):
 
     def _run(self) -> Generator[Piece, None, None]:
         session, params = self._session, self._params
-        session.start(params, self.seed, self._engine.end_ids | stop_token_ids(self._engine.tokenizer, params.stop))
+        end_ids = self._engine.end_ids | stop_token_ids(self._engine.tokenizer, params.stop)
+        session.start(params, self.seed, end_ids, self._mask)
         self._reused = reusable(session.tokens, self._prompt)
         session.keep(self._reused)
         began = time.perf_counter()
@@ -214,8 +223,18 @@ class Engine:
         """An empty sequence to generate on; one that is kept reuses what a later prompt has in common with it."""
         return self.runner.session(self.n_ctx if n_ctx is None else checked_ctx(n_ctx))
 
-    def stream(self, prompt: str | Sequence[int], *, session: Session | None = None, **sampling: Any) -> Stream:
-        """Generate piece by piece; `sampling` are the fields of SamplingParams, the prompt is text or token ids."""
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        session: Session | None = None,
+        mask: TokenMask | None = None,
+        **sampling: Any,
+    ) -> Stream:
+        """Generate piece by piece; `sampling` are the fields of SamplingParams, the prompt is text or token ids.
+
+        `mask` says before every token which ones are allowed: see `runner.TokenMask`.
+        """
         params = SamplingParams(**sampling)
         ids = self.tokenize(prompt) if isinstance(prompt, str) else self.checked(prompt)
         session = session or self.session()
@@ -227,11 +246,18 @@ class Engine:
             )
         if bad := [t for t in params.logit_bias if t >= self.config.n_vocab]:
             raise InputError(f"logit_bias holds the token id {bad[0]}; ids go from 0 to {self.config.n_vocab - 1}")
-        return Stream(self, session, ids, params)
+        return Stream(self, session, ids, params, mask)
 
-    def generate(self, prompt: str | Sequence[int], *, session: Session | None = None, **sampling: Any) -> Generation:
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        session: Session | None = None,
+        mask: TokenMask | None = None,
+        **sampling: Any,
+    ) -> Generation:
         """Generate to the end; arguments as for `stream`."""
-        stream = self.stream(prompt, session=session, **sampling)
+        stream = self.stream(prompt, session=session, mask=mask, **sampling)
         for _ in stream:
             pass
         return stream.result

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotset.engine.memory import check_host_room, kv_bytes
-from hotset.engine.runner import Drawn, Mode
+from hotset.engine.runner import Drawn, Mode, TokenMask
 from hotset.engine.sampling import sample
 from hotset.engine.stats import Meter, Stats
 from hotset.errors import InputError
@@ -158,8 +158,8 @@ class HostSession:
         self._stored = 0
         self._logits: NDArray[np.float32] | None = None
 
-    def start(self, params: SamplingParams, seed: int, end_ids: frozenset[int]) -> None:
-        self._params, self._seed, self._end_ids = params, seed, end_ids
+    def start(self, params: SamplingParams, seed: int, end_ids: frozenset[int], mask: TokenMask | None = None) -> None:
+        self._params, self._seed, self._end_ids, self._mask = params, seed, end_ids, mask
 
     def keep(self, n: int) -> None:
         del self.tokens[n:]
@@ -173,6 +173,7 @@ class HostSession:
         left = self.tokens[self._stored :]
         self._logits = self._runner.feed(self.ops, left, self._stored)
         self._stored += len(left)
+        self._n_prompt = len(self.tokens)
 
     def begin(self, token: int, *, trace_at: int = 0) -> None:
         self.tokens, self._stored = [token], 0
@@ -183,6 +184,7 @@ class HostSession:
         if self._stored < len(self.tokens) or self._logits is None:
             self._logits = self._runner.step(self.ops, self.tokens[-1], len(self.tokens) - 1)
             self._stored = len(self.tokens)
-        token = sample(self._logits, self._params, self.tokens, self._seed, len(self.tokens))
+        mask = self._mask(self.tokens[self._n_prompt :]) if self._mask else None
+        token = sample(self._logits, self._params, self.tokens, self._seed, len(self.tokens), mask)
         self.tokens.append(token)
         return Drawn(token, token in self._end_ids)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -14,9 +14,13 @@ if TYPE_CHECKING:
     from hotset.engine.stats import Stats
     from hotset.experts.policy import Policy
     from hotset.experts.slots import CacheShape
+    from hotset.kernels.token_mask import Words
 
 Mode = Literal["fast", "reference"]
 MODES: tuple[Mode, ...] = ("fast", "reference")
+# From the tokens drawn since the prompt to those allowed next, as bits (kernels/token_mask.py); None allows all. It has to allow an end
+# token where the text may end.
+TokenMask = Callable[[Sequence[int]], "Words | None"]
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,8 @@ class Session(Protocol):
     tokens: list[int]
     n_ctx: int
 
-    def start(self, params: SamplingParams, seed: int, end_ids: frozenset[int]) -> None:
-        """Set how the following tokens are drawn."""
+    def start(self, params: SamplingParams, seed: int, end_ids: frozenset[int], mask: TokenMask | None = None) -> None:
+        """Set how the following tokens are drawn. With a `mask` each step waits for the host to have said what is allowed."""
 
     def keep(self, n: int) -> None:
         """Forget all but the first `n` tokens."""

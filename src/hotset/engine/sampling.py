@@ -1,4 +1,4 @@
-"""Draw one token from logits, in llama.cpp's order: bias, penalties, top-k, top-p, min-p, temperature, draw.
+"""Draw one token from logits, in llama.cpp's order: mask, bias, penalties, top-k, top-p, min-p, temperature, draw.
 
 The reference of kernels/sampling.py, to the last token: float32 up to the weights, integers from there on (kernels/weights.py).
 """
@@ -12,21 +12,33 @@ from numpy.typing import NDArray
 
 from hotset.engine.philox import uniform
 from hotset.errors import HotsetError, InputError
+from hotset.kernels.token_mask import unpack
 from hotset.kernels.weights import MAX_VOCAB, WEIGHT_BITS, weights
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hotset.config import SamplingParams
+    from hotset.kernels.token_mask import Words
 
 Logits = NDArray[np.float32]
 Ids = NDArray[np.int64]
 
 
-def sample(logits: Logits, params: SamplingParams, recent_tokens: Sequence[int], seed: int, position: int) -> int:
-    """Draw the token at `position` from its logits float32 [n_vocab] and the tokens before it (the last `repeat_last_n` will do)."""
+def sample(
+    logits: Logits,
+    params: SamplingParams,
+    recent_tokens: Sequence[int],
+    seed: int,
+    position: int,
+    mask: Words | None = None,
+) -> int:
+    """Draw the token at `position` from its logits float32 [n_vocab] and the tokens before it (the last `repeat_last_n` will do).
+
+    `mask` says which tokens are allowed, as in kernels/token_mask.py; None allows all.
+    """
     with np.errstate(over="ignore", invalid="ignore"):  # infinities do what they should
-        adjusted = adjust(logits, params, recent_tokens)
+        adjusted = adjust(logits, params, recent_tokens, mask)
         if params.is_greedy:
             return int(adjusted.argmax())
         ids = top_k(adjusted, params.top_k)
@@ -35,11 +47,13 @@ def sample(logits: Logits, params: SamplingParams, recent_tokens: Sequence[int],
         return int(ids[draw(ordered[:n], params.temperature, uniform(seed, position))])
 
 
-def adjust(logits: Logits, params: SamplingParams, recent_tokens: Sequence[int]) -> Logits:
-    """Logits float32 [n_vocab] after bias and penalties; NaN, where a damaged model gives one, counts as -inf, +inf as the largest float32."""
+def adjust(logits: Logits, params: SamplingParams, recent_tokens: Sequence[int], mask: Words | None = None) -> Logits:
+    """Logits float32 [n_vocab] after mask, bias and penalties; NaN, where a damaged model gives one, counts as -inf, +inf as the largest float32."""
     if not 0 < len(logits) <= MAX_VOCAB:
         raise InputError(f"{len(logits)} logits; between 1 and {MAX_VOCAB} can be drawn from")
     adjusted = np.nan_to_num(np.asarray(logits, np.float32), nan=-np.inf, neginf=-np.inf)
+    if mask is not None:
+        adjusted[~unpack(mask, len(logits))] = -np.inf
     _add_bias(adjusted, params)
     _punish(adjusted, params, recent_tokens)
     if adjusted.max() == -np.inf:
@@ -50,7 +64,9 @@ def adjust(logits: Logits, params: SamplingParams, recent_tokens: Sequence[int])
 
 def no_token(problem: str) -> HotsetError:
     """Make the error of a step that leaves nothing to draw; the device reports it as a flag."""
-    return HotsetError(f"no token can be drawn: {problem}; check the model file, or forbid fewer tokens in logit_bias")
+    return HotsetError(
+        f"no token can be drawn: {problem}; check the model file, or forbid fewer tokens (logit_bias, mask)"
+    )
 
 
 def _add_bias(logits: Logits, params: SamplingParams) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from hotset.kernels.report import report
 from hotset.kernels.rows import Rows
-from hotset.kernels.sampler import Sampler
+from hotset.kernels.sampler import WAYS, Sampler, Way
 from hotset.model.device_ops import DeviceBatch, DeviceKV, DeviceOps, Routing
 from hotset.model.transformer import forward
 
@@ -39,7 +39,7 @@ class Seat:
         self.sampler = Sampler(m, m, n_vocab, device)
         self._weights = weights
         self._use_graphs = use_graphs and device.type == "cuda"
-        self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[Way, torch.cuda.CUDAGraph] = {}
         self._count = torch.zeros(1, dtype=torch.int32, device=device)
         self._ring = torch.zeros(RING, m, 2, dtype=torch.int32, pin_memory=device.type == "cuda")
         self._events = [torch.cuda.Event() for _ in range(RING)] if device.type == "cuda" else []  # type: ignore[no-untyped-call]
@@ -48,9 +48,10 @@ class Seat:
     def warm_up(self) -> None:
         """Capture the steps before they are needed; without graphs, run one idle."""
         if self._use_graphs:
-            self._graphs = {greedy: self._capture(greedy=greedy) for greedy in (True, False)}
+            self._graphs = {way: self._capture(way) for way in WAYS}
         else:
-            self._step(greedy=True)
+            for way in WAYS:
+                self._step(way)
 
     def follow(self, trace: torch.Tensor | None) -> None:
         """Take the picks of every step from a trace int16 [tokens, layers, k] on the device, or (None) from the router again.
@@ -61,8 +62,8 @@ class Seat:
         self.ops.routing = None if trace is None else Routing(trace, torch.zeros_like(self.rows.seqs))
         captured = list(self._graphs)
         self._graphs.clear()
-        for greedy in captured:
-            self._graphs[greedy] = self._capture(greedy=greedy)
+        for way in captured:
+            self._graphs[way] = self._capture(way)
 
     def follows(self, trace: torch.Tensor | None) -> bool:
         """Whether the picks come from this trace (None: from the router)."""
@@ -84,20 +85,22 @@ class Seat:
     def clear(self, row: int) -> None:
         """Make a row idle."""
         self.rows.row_mask[row] = 0
+        self.sampler.stop(row)
 
-    def draw(self, logits: torch.Tensor, *, greedy: bool) -> None:
+    def draw(self, logits: torch.Tensor) -> None:
         """Draw every row's token from logits [m, n_vocab] of the prompts."""
-        self._sample(logits, greedy=greedy)
+        self._sample(self.sampler.way, logits)
         self._note()
 
-    def step(self, *, greedy: bool) -> None:
+    def step(self) -> None:
         """Start a decode step: the tokens drawn last go in, the next ones are drawn. Does not wait."""
+        way = self.sampler.way
         if not self._use_graphs:
-            self._step(greedy=greedy)
+            self._step(way)
         else:
-            if greedy not in self._graphs:
-                self._graphs[greedy] = self._capture(greedy=greedy)
-            self._graphs[greedy].replay()
+            if way not in self._graphs:
+                self._graphs[way] = self._capture(way)
+            self._graphs[way].replay()
         self._note()
 
     def read(self) -> list[tuple[int, int]]:
@@ -127,15 +130,15 @@ class Seat:
         self._started += 1
         assert self.pending < RING
 
-    def _step(self, *, greedy: bool) -> None:
+    def _step(self, way: Way) -> None:
         logits = forward(self.ops, self._weights, DeviceBatch(self.rows))
-        self._sample(logits[:, : self.n_vocab], greedy=greedy)
+        self._sample(way, logits[:, : self.n_vocab])
 
-    def _sample(self, logits: torch.Tensor, *, greedy: bool) -> None:
-        (self.sampler.greedy if greedy else self.sampler.draw)(logits, self.rows)
+    def _sample(self, way: Way, logits: torch.Tensor) -> None:
+        self.sampler.step(way, logits, self.rows)
         report(self.rows, self.sampler.done, self._count, self._ring)
 
-    def _capture(self, *, greedy: bool) -> torch.cuda.CUDAGraph:
+    def _capture(self, way: Way) -> torch.cuda.CUDAGraph:
         """Record the step. It is run idle first: kernels compile, buffers are made, and nothing else changes."""
         mask, count = self.rows.row_mask.clone(), self._count.clone()
         torch.cuda.synchronize()
@@ -143,12 +146,12 @@ class Seat:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            self._step(greedy=greedy)
+            self._step(way)
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            self._step(greedy=greedy)
+            self._step(way)
         self.rows.row_mask.copy_(mask)
         self._count.copy_(count)
         return graph

@@ -1,6 +1,6 @@
 """Draw the next token of every row on the device, and prepare the next step.
 
-token = argmax(logits), or the first whose running sum of weights exceeds u times the whole, after bias, penalties and cut-offs
+token = argmax(logits), or the first whose running sum of weights exceeds u times the whole, after mask, bias, penalties and cut-offs
 
 `engine/sampling.py` is the reference, to the last token: all that is float32 here is rounded after every step as there, weights
 and their sums are integers (weights.py), so that neither block sizes nor the order of sums count. What a sequence needs (its
@@ -18,7 +18,7 @@ from hotset.quant.triton import jit, tl
 
 # A sequence's row of the two parameter tables.
 FLOATS = ("temperature", "top_p", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty")
-INTS = ("top_k", "repeat_last_n", "seed_low", "seed_high", "n_bias", "greedy")
+INTS = ("top_k", "repeat_last_n", "seed_low", "seed_high", "n_bias", "greedy", "masked")
 N_FLOATS = tl.constexpr(len(FLOATS))
 N_INTS = tl.constexpr(len(INTS))
 LARGEST = tl.constexpr(3.4028234663852886e38)
@@ -58,19 +58,28 @@ def less_largest(x: tl.tensor, largest: tl.tensor) -> tl.tensor:
     return tl.where(x == largest, 0.0, x - largest)
 
 
-# A copy that orders well: NaN as -inf, one zero, no +inf. Penalties then change the copy, not the model's logits.
+# A copy that orders well: NaN and what the mask forbids as -inf, one zero, no +inf. Penalties then change the copy, not the model's
+# logits.
 @jit
 def copy_kernel(
     logits: tl.tensor,  # float32 [m, stride]
     keys: tl.tensor,  # float32 [m, n_vocab]
+    seqs: tl.tensor,  # int32 [m]
+    ints: tl.tensor,  # int32 [n_seqs, N_INTS]
+    masks: tl.tensor,  # int32 [n_seqs, n_words], as in token_mask.py
     stride: tl.tensor,
     n_vocab: tl.tensor,
+    n_words: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(logits + row * stride + i, mask=i < n_vocab)
     x = tl.where(x == x, x, float("-inf"))  # noqa: PLR0124
+    seq = tl.load(seqs + row)
+    if tl.load(ints + seq * N_INTS + 6) == 1:
+        word = tl.load(masks + seq * n_words + i // 32, mask=i < n_vocab, other=0)
+        x = tl.where((word >> (i % 32)) & 1 == 1, x, float("-inf"))
     x = tl.where(x == 0, 0.0, tl.where(x > LARGEST, LARGEST, x))
     tl.store(keys + row * n_vocab + i, x, mask=i < n_vocab)
 
@@ -223,11 +232,14 @@ def greedy_kernel(
     accept(token, largest, row, tl.load(seqs + row), tokens, positions, row_mask, recent, end_ids, done, N_END)
 
 
-# One program per row over its logits in descending order. Cut-offs leave a prefix: `n` shrinks from top-k to top-p to min-p.
+# One program per row over its logits in descending order, all of them or those that selection.py keeps. Cut-offs leave a prefix: `n`
+# shrinks from top-k to top-p to min-p. A row without any logit draws token 0, and its sequence is told to have none.
 @jit
 def draw_kernel(
     ordered: tl.tensor,  # float32 [m, n_vocab], descending
     ids: tl.tensor,  # int64 [m, n_vocab], of equal ones the lowest first
+    count: tl.tensor,  # int32 [m], how many of them there are, or None: n_vocab
+    whole: tl.tensor,  # int64 [m], the sum of all weights where top-p needs it without top-k, or None
     tokens: tl.tensor,
     positions: tl.tensor,
     seqs: tl.tensor,
@@ -246,13 +258,17 @@ def draw_kernel(
         return
     seq = tl.load(seqs + row)
     ordered += row * n_vocab
-    largest = tl.load(ordered)
+    n = n_vocab
+    if count is not None:
+        n = tl.load(count + row)
+        whole += row
+    largest = tl.load(ordered, mask=n > 0, other=float("-inf"))
     index = 0
     if tl.load(ints + seq * N_INTS + 5) == 0:
         index = drawn(
-            ordered, largest, floats + seq * N_FLOATS, ints + seq * N_INTS, tl.load(positions + row), n_vocab, BLOCK
+            ordered, largest, floats + seq * N_FLOATS, ints + seq * N_INTS, tl.load(positions + row), n, whole, BLOCK
         )
-    token = tl.load(ids + row * n_vocab + index).to(tl.int32)
+    token = tl.load(ids + row * n_vocab + index, mask=n > 0, other=0).to(tl.int32)
     accept(token, largest, row, seq, tokens, positions, row_mask, recent, end_ids, done, N_END)
 
 
@@ -263,20 +279,24 @@ def drawn(
     floats: tl.tensor,
     ints: tl.tensor,
     position: tl.tensor,
-    n_vocab: tl.tensor,
+    n_ordered: tl.tensor,
+    whole: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> tl.tensor:
     k = tl.load(ints)
-    n = tl.where(k > 0, tl.minimum(k, n_vocab), n_vocab)
+    n = tl.where(k > 0, tl.minimum(k, n_ordered), n_ordered)
     top_p = tl.load(floats + 1)
     if top_p < 1:
-        threshold = top_p.to(tl.float64) * weight_sum(ordered, largest, 1.0, n, BLOCK).to(tl.float64)
+        all_weights = weight_sum(ordered, largest, 1.0, n, BLOCK)
+        if whole is not None:
+            all_weights = tl.where(k > 0, all_weights, tl.load(whole))
+        threshold = top_p.to(tl.float64) * all_weights.to(tl.float64)
         n = tl.minimum(n, 1 + count_reached(ordered, largest, 1.0, n, threshold, False, BLOCK))
     n = count_likely(ordered, largest, n, tl.load(floats + 2), BLOCK)
     temperature = tl.load(floats)
-    whole = weight_sum(ordered, largest, temperature, n, BLOCK)
+    total = weight_sum(ordered, largest, temperature, n, BLOCK)
     u = uniform(tl.load(ints + 2), tl.load(ints + 3), position + 1)
-    target = tl.floor(u.to(tl.float64) * whole.to(tl.float64))
+    target = tl.floor(u.to(tl.float64) * total.to(tl.float64))
     return count_reached(ordered, largest, temperature, n, target, True, BLOCK)
 
 
@@ -355,19 +375,29 @@ def uniform(seed_low: tl.tensor, seed_high: tl.tensor, position: tl.tensor) -> t
 
 def compile_cases() -> list[CompileCase]:
     """List what tests compile ahead of time."""
-    types = dict.fromkeys(("ints", "recent", "end_ids", "done", "bias_ids"), "*i32")
+    types = dict.fromkeys(("ints", "recent", "end_ids", "done", "bias_ids", "masks", "count"), "*i32")
     types |= dict.fromkeys(("floats", "bias_values", "keys", "ordered", "block_max", "logits"), "*fp32")
-    types |= dict.fromkeys(("tokens", "positions", "seqs", "row_mask", "block_id"), "*i32") | {"ids": "*i64"}
-    types |= dict.fromkeys(("stride", "n_vocab", "n_blocks"), "i32")
-    cases: list[tuple[Any, dict[str, int], int]] = [
+    types |= dict.fromkeys(("tokens", "positions", "seqs", "row_mask", "block_id"), "*i32") | dict.fromkeys(
+        ("ids", "whole"), "*i64"
+    )
+    types |= dict.fromkeys(("stride", "n_vocab", "n_words", "n_blocks"), "i32")
+    every: dict[str, int | None] = {"count": None, "whole": None}
+    cases: list[tuple[Any, dict[str, int | None], int]] = [
         (copy_kernel, {"BLOCK": BLOCK}, 4),
         (bias_kernel, {}, 4),
         (penalty_kernel, {"BLOCK": PENALTY_BLOCK}, 4),
         (block_max_kernel, {"BLOCK": BLOCK}, 4),
         (greedy_kernel, {"BLOCKS_PAD": 256, "N_END": 4}, 4),
         (draw_kernel, {"BLOCK": DRAW_BLOCK, "N_END": 4}, 8),
+        (draw_kernel, {"BLOCK": DRAW_BLOCK, "N_END": 4, **every}, 8),
     ]
     return [
-        CompileCase(kernel.__name__, kernel, {n: types[n] for n in kernel.arg_names if n in types}, constants, warps)
+        CompileCase(
+            kernel.__name__,
+            kernel,
+            {n: types[n] for n in kernel.arg_names if n in types and n not in constants},
+            constants,
+            warps,
+        )
         for kernel, constants, warps in cases
     ]

@@ -17,6 +17,7 @@ from hotset.experts.policy import Policy  # noqa: E402
 from hotset.experts.simulate import simulate  # noqa: E402
 from hotset.experts.trace import Trace  # noqa: E402
 from hotset.gguf import open_gguf  # noqa: E402
+from hotset.kernels.token_mask import pack  # noqa: E402
 from hotset.model import model_config  # noqa: E402
 from hotset.model.device_ops import DevicePlace  # noqa: E402
 from hotset.model.experts import expert_layouts  # noqa: E402
@@ -119,6 +120,26 @@ def test_a_routed_session_takes_the_picks_of_the_trace_and_counts_as_the_simulat
     stats = runner.model.cache.stats()
     assert (stats.hits, stats.misses, stats.overflows) == (expected.hits, expected.misses, expected.overflows)
     assert runner.stats().tokens == 2
+
+
+def test_a_mask_is_asked_before_every_step_and_draws_what_the_cpu_runner_draws(source):
+    params = SamplingParams(temperature=1.0, top_k=20)
+    n_vocab = source.config.n_vocab
+    drawn, asked = {}, {}
+    for name, runner in (("device", device_runner(source, 3)), ("host", host_runner(source, 3))):
+        asked[name] = []
+
+        def mask(tokens, seen=asked[name]):
+            seen.append(list(tokens))
+            return pack(np.arange(n_vocab) % 7 == len(tokens))
+
+        session = runner.session(32)
+        session.start(params, seed=7, end_ids=frozenset(), mask=mask)
+        session.feed(TOKENS[:1])
+        drawn[name] = [session.next().token for _ in range(2)]
+        assert asked[name] == [drawn[name][:n] for n in range(2)]
+    assert drawn["device"] == drawn["host"]
+    assert [token % 7 for token in drawn["host"]] == [0, 1]
 
 
 @pytest.mark.parametrize("n_slots", [0, 2])

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from hotset.errors import InputError
+from hotset.errors import HotsetError, InputError
+from hotset.kernels.token_mask import pack
 
 PROMPT = "The Debian installer is"
 
@@ -207,3 +208,22 @@ def test_threads_of_the_caller_may_generate_side_by_side(demo, some_tokens):
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(answer, range(8))) == [answer(seed) for seed in range(8)]
+
+
+def test_a_mask_is_asked_with_the_tokens_so_far_and_nothing_else_is_drawn(demo):
+    asked = []
+
+    def only_multiples(tokens):
+        asked.append(tuple(tokens))
+        return pack(np.arange(demo.config.n_vocab) % 5 == 0)
+
+    result = demo.generate(PROMPT, mask=only_multiples, max_tokens=6, temperature=2.0, seed=1)
+    assert asked == [result.tokens[:n] for n in range(len(result.tokens))]
+    assert all(token % 5 == 0 for token in result.tokens)
+    free = demo.generate(PROMPT, mask=lambda _tokens: None, max_tokens=6, temperature=2.0, seed=1)
+    assert free.tokens == demo.generate(PROMPT, max_tokens=6, temperature=2.0, seed=1).tokens
+
+
+def test_a_mask_that_allows_nothing_is_told(demo):
+    with pytest.raises(HotsetError, match="no token can be drawn"):
+        demo.generate(PROMPT, mask=lambda _tokens: pack(np.zeros(demo.config.n_vocab, bool)), max_tokens=2)

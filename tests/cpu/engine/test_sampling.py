@@ -10,6 +10,7 @@ from hotset.config import SamplingParams
 from hotset.engine.philox import philox, uniform
 from hotset.engine.sampling import sample, top_k
 from hotset.errors import HotsetError, InputError
+from hotset.kernels.token_mask import pack
 from hotset.kernels.weights import weights
 
 ALL_OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temperature": 1.0}
@@ -126,6 +127,15 @@ def test_forbidden_tokens_are_never_drawn():
     logits = np.array([-np.inf, 0, -np.inf, 0], np.float32)
     assert drawn(logits) == {1, 3}
     assert drawn(logits, logit_bias={1: -np.inf}) == {3}
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_a_mask_forbids_whatever_the_logits_and_biases_are(temperature):
+    logits, mask = np.array([9, np.inf, 0, np.nan, 1], np.float32), pack(np.array([0, 0, 1, 1, 1], bool))
+    params = SamplingParams(**ALL_OFF | {"temperature": temperature, "logit_bias": {0: 50, 2: 1.5}})
+    assert {sample(logits, params, (), 0, n, mask) for n in range(60)} == ({2} if temperature == 0 else {2, 4})
+    with pytest.raises(HotsetError, match="forbid fewer tokens"):
+        sample(logits, params, (), 0, 0, pack(np.array([0, 0, 0, 1, 0], bool)))
 
 
 def test_nan_counts_as_forbidden_and_infinities_as_equals():

@@ -4,6 +4,8 @@ import os
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,9 @@ from hotset.config import MAX_RECENT, SamplingParams
 from hotset.engine.sampling import sample
 from hotset.errors import InputError
 from hotset.kernels.rows import Rows
-from hotset.kernels.sampler import ENDED, NO_TOKEN, RUNNING, Sampler
+from hotset.kernels.sampler import ENDED, NO_TOKEN, RUNNING, WAYS, Sampler
+from hotset.kernels.selection import reference
+from hotset.kernels.token_mask import pack
 
 INF = float("inf")
 SEEDS = (0, 1, 2**31, 2**32 - 1, 2**63 + 5, 2**64 - 1)
@@ -47,27 +51,58 @@ def random_case(rng, n_vocab):
     return logits, params, int(rng.choice(SEEDS)), rng.integers(0, n_vocab, rng.integers(1, 150)).tolist()
 
 
-def tokens_by_kernel(sampler, cases, draw=True):
+def tokens_by_kernel(sampler, cases, way="draw", masks=None):
     for seq, (_, params, seed, tokens) in enumerate(cases):
         sampler.start(seq, params, seed, tokens)
+        sampler.set_mask(seq, masks[seq] if masks else None)
     rows = rows_after([tokens for *_, tokens in cases])
     logits = torch.from_numpy(np.stack([logits for logits, *_ in cases]))
-    (sampler.draw if draw else sampler.greedy)(logits, rows)
+    sampler.step(way, logits, rows)
     return rows.tokens.tolist()
 
 
-@pytest.mark.parametrize("n_vocab", [1, 2, 31, 97])
-def test_drawn_tokens_equal_the_reference(n_vocab):
+DRAWING = pytest.mark.parametrize("way", ["select", "draw"])
+
+
+@pytest.fixture(autouse=True)
+def few_programs(monkeypatch):
+    """The interpreter runs programs one after the other."""
+    monkeypatch.setattr("hotset.kernels.sampler.RANK_PROGRAMS", 3)
+
+
+@pytest.fixture
+def small_groups(monkeypatch):
+    """Selection of a small vocabulary as if it were large: in groups and blocks of a few logits."""
+    monkeypatch.setattr("hotset.kernels.sampler.GROUP", 4)
+    monkeypatch.setattr("hotset.kernels.sampler.GROUPS_PER_PROGRAM", 2)
+    monkeypatch.setattr("hotset.kernels.sampler.BLOCK", 32)
+    monkeypatch.setattr("hotset.kernels.sampler.RANK_BLOCK", 8)
+
+
+def check_draws(way, n_vocab, n_cases):
     rng = np.random.default_rng(n_vocab)
-    cases = [random_case(rng, n_vocab) for _ in range(40)]
+    cases = [random_case(rng, n_vocab) for _ in range(n_cases)]
     for logits, params, *_ in cases:
         logits[0] = 0  # something to draw, whatever the rest is
         params.logit_bias.pop(0, None)
     expected = [sample(x, params, tokens, seed, len(tokens)) for x, params, seed, tokens in cases]
-    assert tokens_by_kernel(Sampler(40, 40, n_vocab, "cpu"), cases) == expected
+    assert tokens_by_kernel(Sampler(n_cases, n_cases, n_vocab, "cpu"), cases, way) == expected
 
 
-def test_a_vocabulary_of_several_blocks_is_summed_across_them(monkeypatch):
+@DRAWING
+@pytest.mark.parametrize("n_vocab", [1, 2, 31, 97])
+def test_drawn_tokens_equal_the_reference(n_vocab, way):
+    check_draws(way, n_vocab, 24)
+
+
+@pytest.mark.usefixtures("small_groups")
+@pytest.mark.parametrize("n_vocab", [3, 61, 97])
+def test_tokens_drawn_from_a_selection_of_small_groups_equal_the_reference(n_vocab):
+    check_draws("select", n_vocab, 24)
+
+
+@DRAWING
+def test_a_vocabulary_of_several_blocks_is_summed_across_them(way, monkeypatch):
     monkeypatch.setattr("hotset.kernels.sampler.DRAW_BLOCK", 16)
     monkeypatch.setattr("hotset.kernels.sampler.BLOCK", 16)
     rng = np.random.default_rng(5)
@@ -77,10 +112,10 @@ def test_a_vocabulary_of_several_blocks_is_summed_across_them(monkeypatch):
     ]
     cases = [(rng.normal(0, 0.5, 97).astype(np.float32), p, seed, [1, 2]) for p in params for seed in range(4)]
     expected = [sample(x, params, tokens, seed, len(tokens)) for x, params, seed, tokens in cases]
-    assert tokens_by_kernel(Sampler(12, 12, 97, "cpu"), cases) == expected
+    assert tokens_by_kernel(Sampler(12, 12, 97, "cpu"), cases, way) == expected
 
 
-def test_the_greedy_path_gives_the_tokens_of_the_drawing_one():
+def test_every_way_gives_the_most_probable_token():
     rng = np.random.default_rng(9)
     cases = [
         (
@@ -93,8 +128,8 @@ def test_the_greedy_path_gives_the_tokens_of_the_drawing_one():
     ]
     sampler = Sampler(8, 8, 97, "cpu")
     expected = [sample(x, params, tokens, seed, len(tokens)) for x, params, seed, tokens in cases]
-    assert tokens_by_kernel(sampler, cases, draw=False) == expected
-    assert tokens_by_kernel(sampler, cases, draw=True) == expected
+    for way in WAYS:
+        assert tokens_by_kernel(sampler, cases, way) == expected
 
 
 def test_a_row_alone_draws_what_it_draws_among_others():
@@ -144,23 +179,23 @@ def test_end_tokens_raise_the_flag_of_their_sequence_and_it_stays_and_makes_the_
     assert sampler.done.tolist() == [RUNNING, RUNNING, ENDED]
 
 
-@pytest.mark.parametrize("draw", [True, False])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("value", [float("nan"), -INF])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_rows_without_any_token_left_are_flagged_and_stay_in_range(value, draw):
+def test_rows_without_any_token_left_are_flagged_and_stay_in_range(value, way):
     sampler = Sampler(1, 1, 40, "cpu")
-    cases = [(np.full(40, value, np.float32), SamplingParams(temperature=float(draw)), 0, [1])]
-    assert 0 <= tokens_by_kernel(sampler, cases, draw)[0] < 40
+    cases = [(np.full(40, value, np.float32), SamplingParams(temperature=float(way != "greedy")), 0, [1])]
+    assert 0 <= tokens_by_kernel(sampler, cases, way)[0] < 40
     assert sampler.done.tolist() == [NO_TOKEN]
 
 
-@pytest.mark.parametrize("draw", [True, False])
-def test_padded_rows_draw_nothing(draw):
+@pytest.mark.parametrize("way", WAYS)
+def test_padded_rows_draw_nothing(way):
     sampler = Sampler(2, 1, 8, "cpu")
     sampler.start(0, SamplingParams(temperature=0), 0, [1], [3])
     rows = rows_after([[1], [1]], mask=[0, 1], seqs=[0, 0])
     logits = torch.eye(8)[[3, 5]]
-    (sampler.draw if draw else sampler.greedy)(logits, rows)
+    sampler.step(way, logits, rows)
     assert rows.tokens.tolist() == [-7, 5]
     assert rows.positions.tolist() == [0, 1]
     assert sampler.done.tolist() == [RUNNING]
@@ -180,3 +215,113 @@ def test_the_models_logits_stay_as_they_are_and_padding_is_not_drawn():
 def test_a_bias_outside_the_vocabulary_is_refused():
     with pytest.raises(InputError, match="token id 5; ids of this model go from 0 to 4"):
         Sampler(1, 1, 5, "cpu").start(0, SamplingParams(logit_bias={5: 1.0}), 0, [1])
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("n_vocab", [1, 32, 33, 97])
+def test_masked_tokens_are_forbidden_before_all_else(n_vocab, way):
+    rng = np.random.default_rng(n_vocab)
+    cases, masks = [], []
+    for _ in range(8):
+        logits, params, seed, tokens = random_case(rng, n_vocab)
+        allowed = rng.random(n_vocab) < 0.3
+        allowed[rng.integers(n_vocab)] = True
+        logits[allowed] = np.where(np.isfinite(logits[allowed]), logits[allowed], 0)
+        bias = dict.fromkeys(range(0, n_vocab, 3), 5.0)
+        temperature = 0.0 if way == "greedy" else params.temperature
+        cases.append((logits, replace(params, temperature=temperature, logit_bias=bias), seed, tokens))
+        masks.append(pack(allowed))
+    masks[3] = None
+    cases[3][0][:] = np.nan_to_num(cases[3][0], neginf=0)
+    expected = [
+        sample(x, p, tokens, seed, len(tokens), m) for (x, p, seed, tokens), m in zip(cases, masks, strict=True)
+    ]
+    assert tokens_by_kernel(Sampler(8, 8, n_vocab, "cpu"), cases, way, masks) == expected
+
+
+def test_a_mask_holds_until_it_is_changed_or_the_next_request():
+    sampler, logits = Sampler(1, 1, 40, "cpu"), torch.arange(40.0)[None]
+    sampler.start(0, SamplingParams(temperature=0), 0, [1])
+    rows, drawn = rows_after([[1]]), []
+    for mask in (None, [3, 33, 35], "same", [2], None):
+        if mask != "same":
+            sampler.set_mask(0, mask and pack(np.isin(np.arange(40), mask)))
+        sampler.greedy(logits, rows)
+        drawn += rows.tokens.tolist()
+    assert drawn == [39, 35, 35, 2, 39]
+    sampler.set_mask(0, pack(np.zeros(40, bool)))
+    sampler.greedy(logits, rows)
+    assert sampler.done.tolist() == [NO_TOKEN]
+    sampler.start(0, SamplingParams(temperature=0), 0, [1])
+    rows = rows_after([[1]])
+    sampler.greedy(logits, rows)
+    assert rows.tokens.tolist() == [39]
+
+
+def test_a_mask_of_another_size_is_refused():
+    with pytest.raises(InputError, match=r"a token mask of int32 \[1\]; 33 tokens need int32 \[2\]"):
+        Sampler(1, 1, 33, "cpu").set_mask(0, np.zeros(1, np.int32))
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(top_k=5),
+        SamplingParams(top_k=24),
+        SamplingParams(top_k=60),
+        SamplingParams(top_k=0, min_p=0.3),
+        SamplingParams(top_k=0, min_p=0),
+        SamplingParams(temperature=0, top_k=0),
+    ],
+    ids=lambda p: f"k {p.top_k} p {p.min_p} t {p.temperature}",
+)
+@pytest.mark.parametrize("kind", ["normal", "ties", "equal", "few", "far"])
+def test_selection_holds_the_front_of_the_whole_order(params, kind, monkeypatch):
+    monkeypatch.setattr("hotset.kernels.sampler.GROUP", 4)
+    monkeypatch.setattr("hotset.kernels.sampler.BLOCK", 16)
+    rng = np.random.default_rng(1)
+    x = rng.normal(0, 2, 97).astype(np.float32)
+    if kind == "ties":
+        x = np.round(x)
+    elif kind == "equal":
+        x[:] = 0.5
+    elif kind == "few":
+        x[rng.permutation(97)[:90]] = -INF
+    elif kind == "far":
+        x[::5] *= np.float32(1e37)
+    sampler = Sampler(1, 1, 97, "cpu")
+    sampler.start(0, params, 3, [1])
+    sampler.select(torch.from_numpy(x)[None], rows_after([[1]]))
+    n = int(sampler.count)
+    with np.errstate(over="ignore"):
+        expected = reference(x, params, group=4)
+    k = 1 if params.is_greedy else params.top_k or len(expected)
+    assert n <= len(expected)
+    assert n >= min(k, len(expected))
+    front = min(n, k)
+    assert sampler.ids[0, :front].tolist() == expected[:front].tolist()
+    assert sampler.ordered[0, :front].tolist() == x[expected[:front]].tolist()
+
+
+def test_a_flat_distribution_keeps_few_of_its_equals():
+    sampler = Sampler(1, 1, 5000, "cpu")
+    sampler.start(0, SamplingParams(top_k=3), 3, [1])
+    sampler.select(torch.ones(1, 5000), rows_after([[1]]))
+    assert int(sampler.count) == 3 * 5
+    assert sampler.ids[0, :3].tolist() == [0, 1, 2]
+
+
+def test_the_way_serves_all_sequences():
+    sampler = Sampler(2, 3, 64 * 40, "cpu")
+    ways = [sampler.way]
+    for seq, params in enumerate(
+        [SamplingParams(temperature=0, top_k=0, min_p=0), SamplingParams(top_k=30), SamplingParams(top_k=31)]
+    ):
+        sampler.start(seq, params, 0, [1])
+        ways.append(sampler.way)
+    sampler.stop(2)
+    ways.append(sampler.way)
+    for params in (SamplingParams(top_k=0), SamplingParams(top_k=0, min_p=0)):
+        sampler.start(2, params, 0, [1])
+        ways.append(sampler.way)
+    assert ways == ["greedy", "greedy", "select", "draw", "select", "select", "draw"]
