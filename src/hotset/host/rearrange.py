@@ -75,14 +75,18 @@ def _clear_row(target: int, unit_bytes: int, count: int) -> None:
 
 @compiled(parallel=True)
 def _rearrange(
-    source: int, n_items: int, rows: int, n_blocks: int, block_bytes: int, moves: Any, target: int, target_stride: int
-) -> None:
+    source: int, n_items: int, rows: int, n_blocks: int, block_bytes: int, table: Any, moves: Any, target: int, target_stride: int
+) -> None:  # fmt: skip
     n_groups = (rows + GROUP - 1) // GROUP
     for task in numba.prange(n_items * n_groups):
         item = task // n_groups
         group = task % n_groups
         first = source + (item * rows + group * GROUP) * n_blocks * block_bytes
         plane = target + item * target_stride
+        if group == 0:
+            for i in range(table.size):
+                poke8(plane + i, table[i])
+        plane += table.size
         for p in range(moves.shape[0]):
             kind, offset, count, plane_bytes = moves[p]
             unit_bytes = plane_bytes // count
@@ -103,8 +107,10 @@ def rearrange(layout: MatrixLayout, blocks: Bytes, target: int, *, n_items: int 
         raise ValueError(
             f"{blocks.size} bytes for {n_items} matrices of {layout.rows} rows of {layout.row_bytes} bytes"
         )
+    fmt = layout.fmt
+    table = np.empty(0, np.uint8) if fmt.table is None else fmt.table
     _rearrange(
-        blocks.ctypes.data, n_items, layout.rows, layout.n_blocks, layout.fmt.block_bytes, _moves(layout.fmt), target, target_stride
+        blocks.ctypes.data, n_items, layout.rows, layout.n_blocks, fmt.block_bytes, table, _moves(fmt), target, target_stride
     )  # fmt: skip
 
 

@@ -51,3 +51,9 @@ def scaled_with_minimum(fields: Any, q: NDArray[Any]) -> NDArray[np.float32]:
     minimum = (dmin * fields["minimum"].astype(np.float32))[..., None]
     by_32 = q.reshape(*q.shape[:-1], 8, 32).astype(np.float32)
     return np.asarray((scale * by_32 - minimum).reshape(q.shape), np.float32)
+
+
+def scaled_and_moved(fields: Any, q: NDArray[Any]) -> NDArray[np.float32]:
+    """Q4_1 and Q5_1: d q + m, rounded after each step; `block_scale` holds d, m."""
+    d, m = (fields["block_scale"][..., i, None].astype(np.float32) for i in (0, 1))
+    return np.asarray(d * q.astype(np.float32) + m, np.float32)
