@@ -55,8 +55,11 @@ class _Rows:
     def scale(self, row: int, k: int) -> Any:
         return self.e.load(self.here["d"][row], k // X_BLOCK * 4, F32)
 
-    def minimum(self, row: int, k: int) -> Any:
-        return self.e.load(self.here["m"][row], k // X_BLOCK * 4, F32)
+    def scaled_total(self, row: int, k: int, n: int) -> Any:
+        """The sum of the activations k .. k + n as quantised, n = 16 or 32."""
+        if n == X_BLOCK:
+            return self.e.load(self.here["m"][row], k // X_BLOCK * 4, F32)
+        return self.e.b.fmul(self.scale(row, k), self.e.b.sitofp(self.total(row, k, n), F32))
 
     def total(self, row: int, k: int, n: int) -> Any:
         """Sum of the int8 activations k .. k + n, n = 16 or 32."""
@@ -88,7 +91,7 @@ def _integer_chunk(e: Emitter, subs: tuple[Sub, ...], x: _Rows, sums: list[Any])
             scaled = b.fmul(e.to_float(products[s][row]), e.broadcast(x.scale(row, sub.k0)))
             total = e.fma(scaled, scale, b.load(sums[row]))
             if minimum is not None:
-                total = e.fma(e.broadcast(b.fneg(x.minimum(row, sub.k0))), minimum, total)
+                total = e.fma(e.broadcast(b.fneg(x.scaled_total(row, sub.k0, 4 * sub.n_words))), minimum, total)
             b.store(total, sums[row])
 
 

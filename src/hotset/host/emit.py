@@ -166,6 +166,10 @@ class Emitter:
     def shr(self, a: Any, n: int) -> Any:
         return self.b.lshr(a, self.splat(n)) if n else a
 
+    def shr_by(self, words: Any, n: Any, *, times: int) -> Any:
+        """To the right by `times` n, which is one i32 of LLVM."""
+        return self.b.lshr(words, self.broadcast(self.b.mul(n, I32(times))))
+
     def fmul(self, a: Any, b: Any) -> Any:
         return self.b.fmul(a, b)
 

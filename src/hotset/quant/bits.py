@@ -23,6 +23,12 @@ def nibbles_by_64(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return join_nibbles(packed.reshape(*packed.shape[:-1], -1, 32)).reshape(*packed.shape[:-1], -1)
 
 
+def pairs_by_128(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The K formats' order of bit pairs: byte j of 32 serves elements j, j + 32, j + 64, j + 96: [..., 64] -> [..., 256]."""
+    by_32 = packed.reshape(*packed.shape[:-1], -1, 1, 32)
+    return (by_32 >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3).reshape(*packed.shape[:-1], -1)
+
+
 def unpack_six_bits(packed: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Q4_K's and Q5_K's 12 bytes [..., 12] -> eight 6-bit scales and eight 6-bit minima [..., 8] (ggml: get_scale_min_k4)."""
     a, b, c = packed[..., 0:4], packed[..., 4:8], packed[..., 8:12]

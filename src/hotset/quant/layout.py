@@ -181,15 +181,16 @@ class MatrixLayout:
 
     def from_blocks(self, blocks: Bytes) -> Bytes:
         """GGUF bytes uint8 [rows * row_bytes] -> planes uint8 [n_bytes]; the plain twin of rearrange.rearrange."""
-        raw = np.zeros((self.padded_rows, self.n_blocks, self.fmt.block_bytes), np.uint8)
-        raw[: self.rows] = blocks.reshape(self.rows, self.n_blocks, self.fmt.block_bytes)
-        fields = self.fmt.fields_of_blocks(raw)
+        fields = self.fmt.fields_of_blocks(blocks.reshape(self.rows, self.n_blocks, self.fmt.block_bytes))
         data = np.empty(self.n_bytes, np.uint8)
         if self.fmt.table is not None:
             data[: self.fmt.table_bytes] = self.fmt.table
         for i, p in enumerate(self.fmt.planes):
-            by_group = fields[p.name].reshape(self.n_groups, GROUP, self.n_blocks, p.count)
-            self.plane(data, i)[...] = by_group.transpose(0, 2, 3, 1)
+            padded = np.zeros((self.padded_rows, self.n_blocks, p.count), p.dtype)
+            padded[: self.rows] = fields[p.name]
+            self.plane(data, i)[...] = padded.reshape(self.n_groups, GROUP, self.n_blocks, p.count).transpose(
+                0, 2, 3, 1
+            )
         return data
 
 
