@@ -13,43 +13,57 @@ from hotset.quant.formats import FORMATS
 BY_NAME = {f.name: f for f in FORMATS.values()}
 
 
-def random_fields(fmt, rows: int, cols: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Random bits; fields that are floats are small normal numbers, since NaN bits have no single value to compare."""
+def random_fields(fmt, rows: int, cols: int, seed: int = 0, scale: float | None = None) -> dict[str, np.ndarray]:
+    """Random bits, but for scales and floats, since NaN has no single value to compare: small normal numbers, or all `scale`."""
     rng = np.random.default_rng(seed)
     fields = fmt.fields_of_blocks(rng.integers(0, 256, (rows, cols // fmt.block, fmt.block_bytes), np.uint8))
-    for p in fmt.planes:
-        shape = fields[p.name].shape
-        if p.dtype in ("<f2", "<f4"):
-            fields[p.name] = rng.normal(0, 0.1, shape).astype(p.dtype)
-        elif fmt.name == "BF16":
-            fields[p.name] = (rng.normal(0, 0.1, shape).astype("<f4").view("<u4") >> 16).astype("<u2")
+    shape = fields[fmt.planes[-1].name].shape  # scales and floats are a block's last plane
+    put_scales(fmt, fields, rng.normal(0, 0.1, shape) if scale is None else np.full(shape, scale))
     return fields
 
 
-def random_blocks(fmt, rows: int, cols: int, seed: int = 0) -> np.ndarray:
+def put_scales(fmt, fields: dict[str, np.ndarray], values: np.ndarray) -> None:
+    """Give the blocks the scales, or the values of floats, that come closest to these; signs are lost where a format has none."""
+    last = fmt.planes[-1]
+    if fmt.name == "BF16":
+        fields["value"] = (values.astype("<f4").view("<u4") >> 16).astype("<u2")
+    elif last.name == "exponent":
+        fields["exponent"] = (128 + np.rint(np.log2(np.abs(values) + 1e-9))).astype(np.uint8)
+    else:
+        fields[last.name] = values.astype(last.dtype)
+
+
+def random_blocks(fmt, rows: int, cols: int, seed: int = 0, scale: float | None = None) -> np.ndarray:
     """GGUF bytes uint8 [rows, row_bytes] of `random_fields`."""
-    return fmt.blocks_of_fields(random_fields(fmt, rows, cols, seed)).reshape(rows, -1)
+    return fmt.blocks_of_fields(random_fields(fmt, rows, cols, seed, scale)).reshape(rows, -1)
 
 
 def weights(name: str, rows: int, cols: int, seed: int = 0, spread: float = 1.0) -> np.ndarray:
     """GGUF bytes of a matrix whose values have mean 0 and the deviation `spread` / sqrt(cols): 1 keeps activations at their size."""
     fmt = BY_NAME[name]
-    fields = random_fields(fmt, rows, cols, seed)
+    rng = np.random.default_rng(seed)
+    fields = random_fields(fmt, rows, cols, seed, scale=1)
     deviation = spread * cols**-0.5
-    if "block_scale" not in fields:
-        value = np.random.default_rng(seed).normal(0, deviation, fields["value"].shape).astype("<f4")
-        fields["value"] = (
-            (value.view("<u4") >> 16).astype("<u2") if name == "BF16" else value.astype(fmt.planes[0].dtype)
-        )
+    if fmt.block == 1:
+        put_scales(fmt, fields, rng.normal(0, deviation, fields["value"].shape))
     else:
-        scale = fields["block_scale"]
-        scale[...] = 1
-        if "minimum" in fields:  # the mean of the quants, so that scale q - minimum has mean 0
-            scale[..., 1] = 7.5 if name == "Q4_K" else 15.5
-        size = fmt.values(fields).std()
-        jitter = np.random.default_rng(seed).uniform(0.8, 1.2, scale.shape)
-        fields["block_scale"] = (scale * jitter * (deviation / size)).astype("<f2")
+        scale = centred_scales(fmt, fields)
+        jitter = rng.uniform(0.8, 1.2, scale.shape)
+        put_scales(fmt, fields, scale * jitter * (deviation / fmt.values(fields).std()))
     return fmt.blocks_of_fields(fields).reshape(rows, -1)
+
+
+def centred_scales(fmt, fields: dict[str, np.ndarray]) -> np.ndarray:
+    """Scales of 1, left in `fields` too; where a format has a minimum, with what brings the mean to 0."""
+    scales = np.ones(fields[fmt.planes[-1].name].shape)
+    if scales.shape[-1] == 2 and fmt.planes[-1].name == "block_scale":
+        means = []
+        for one in ([1, 0], [0, 1]):
+            put_scales(fmt, fields, np.broadcast_to(np.array(one, float), scales.shape))
+            means.append(float(fmt.values(fields).mean()))
+        scales[..., 1] = -means[0] / means[1]
+        put_scales(fmt, fields, scales)
+    return scales
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,11 @@ class _Rows:
     def scale(self, row: int, k: int) -> Any:
         return self.e.load(self.here["d"][row], k // X_BLOCK * 4, F32)
 
-    def minimum(self, row: int, k: int) -> Any:
-        return self.e.load(self.here["m"][row], k // X_BLOCK * 4, F32)
+    def scaled_total(self, row: int, k: int, n: int) -> Any:
+        """The sum of the activations k .. k + n as quantised, n = 16 or 32."""
+        if n == X_BLOCK:
+            return self.e.load(self.here["m"][row], k // X_BLOCK * 4, F32)
+        return self.e.b.fmul(self.scale(row, k), self.e.b.sitofp(self.total(row, k, n), F32))
 
     def total(self, row: int, k: int, n: int) -> Any:
         """Sum of the int8 activations k .. k + n, n = 16 or 32."""
@@ -88,7 +91,7 @@ def _integer_chunk(e: Emitter, subs: tuple[Sub, ...], x: _Rows, sums: list[Any])
             scaled = b.fmul(e.to_float(products[s][row]), e.broadcast(x.scale(row, sub.k0)))
             total = e.fma(scaled, scale, b.load(sums[row]))
             if minimum is not None:
-                total = e.fma(e.broadcast(b.fneg(x.minimum(row, sub.k0))), minimum, total)
+                total = e.fma(e.broadcast(b.fneg(x.scaled_total(row, sub.k0, 4 * sub.n_words))), minimum, total)
             b.store(total, sums[row])
 
 
@@ -123,7 +126,7 @@ def _emit_block(e: Emitter, fmt: QuantFormat, block: Block, x: _Rows, sums: list
 
 
 def _emit_group(e: Emitter, fmt: QuantFormat, way: int, m: int, args: list[Any]) -> None:
-    """The body of `group_dot`: accumulators on the stack (LLVM keeps them in registers), a loop over blocks, one store per row."""
+    """The body of `group_dot`: accumulators on the stack (LLVM keeps them in registers), a loop over blocks and their steps, one store per row."""
     b = e.b
     matrix, group, n_groups, n_blocks, x_rows, out_rows, xf, xq, xd, xm, xh, out = args
     rows = [e.load(x_rows, 8 * r, I64) for r in range(m)]
@@ -133,15 +136,21 @@ def _emit_group(e: Emitter, fmt: QuantFormat, way: int, m: int, args: list[Any])
     all_blocks = b.mul(n_groups, n_blocks)
     starts, before = [], 0
     for p in fmt.planes:
-        plane = b.add(matrix, b.mul(all_blocks, I64(before * GROUP)))
+        plane = b.add(matrix, b.add(b.mul(all_blocks, I64(before * GROUP)), I64(fmt.table_bytes)))
         starts.append(b.add(plane, b.mul(b.mul(group, n_blocks), I64(p.bytes_per_block * GROUP))))
         before += p.bytes_per_block
     with cgutils.for_range(b, n_blocks) as loop:
         here = [
             b.add(s, b.mul(loop.index, I64(p.bytes_per_block * GROUP))) for s, p in zip(starts, fmt.planes, strict=True)
         ]
-        x.enter(b.mul(loop.index, I64(fmt.block)))
-        _emit_block(e, fmt, Block(e, fmt, here), x, sums, way)
+        first = b.mul(loop.index, I64(fmt.block))
+        with cgutils.for_range(b, I64(fmt.steps)) as part:
+            parts = [
+                at if p.whole else b.add(at, b.mul(part.index, I64(p.bytes_per_block * GROUP // fmt.steps)))
+                for at, p in zip(here, fmt.planes, strict=True)
+            ]
+            x.enter(b.add(first, b.mul(part.index, I64(fmt.block // fmt.steps))))
+            _emit_block(e, fmt, Block(e, fmt, parts, matrix, b.trunc(part.index, I32)), x, sums, way)
     for r in range(m):
         row = e.load(out_rows, 8 * r, I64)
         at = b.mul(b.add(b.mul(row, n_groups), group), I64(4 * GROUP))

@@ -37,6 +37,46 @@ class Sub:
 
 
 @dataclass(frozen=True)
+class Lanes:
+    """Integers of LLVM, one or sixteen, with Python's operators, so that the tricks of quant/codes.py read them too."""
+
+    b: Any
+    value: Any
+
+    def _of(self, other: Any) -> Any:
+        if isinstance(other, Lanes):
+            return other.value
+        kind, n = self.value.type, other & 0xFFFFFFFF
+        return ir.Constant(kind, [n] * kind.count if hasattr(kind, "count") else n)
+
+    def __and__(self, other: Any) -> Lanes:
+        return Lanes(self.b, self.b.and_(self.value, self._of(other)))
+
+    def __or__(self, other: Any) -> Lanes:
+        return Lanes(self.b, self.b.or_(self.value, self._of(other)))
+
+    def __xor__(self, other: Any) -> Lanes:
+        return Lanes(self.b, self.b.xor(self.value, self._of(other)))
+
+    def __add__(self, other: Any) -> Lanes:
+        return Lanes(self.b, self.b.add(self.value, self._of(other)))
+
+    def __sub__(self, other: Any) -> Lanes:
+        return Lanes(self.b, self.b.sub(self.value, self._of(other)))
+
+    def __mul__(self, other: Any) -> Lanes:
+        return Lanes(self.b, self.b.mul(self.value, self._of(other)))
+
+    def __lshift__(self, other: Any) -> Lanes:
+        return Lanes(self.b, self.b.shl(self.value, self._of(other)))
+
+    def __rshift__(self, other: Any) -> Lanes:
+        return Lanes(self.b, self.b.lshr(self.value, self._of(other)))
+
+    __radd__, __rmul__ = __add__, __mul__
+
+
+@dataclass(frozen=True)
 class Chunk:
     """Runs that share loaded words, so that they are computed side by side; or plain `floats` (one element)."""
 
@@ -84,6 +124,36 @@ class Emitter:
         """Bit pair `index` of each byte, moved to bits `to`, `to` + 1."""
         return self.shl(self.b.and_(self.shr(words, 2 * index), self.splat(0x03030303)), to)
 
+    def apply(self, trick: Any, *integers: Any) -> Any:
+        """A trick of quant/codes.py on integers of LLVM; numbers of Python stay what they are."""
+        plain = getattr(trick, "fn", trick)  # Triton keeps the function that it was given
+        return plain(*(x if isinstance(x, int) else Lanes(self.b, x) for x in integers)).value
+
+    def lookup(self, codes: Any, table: tuple[int, ...]) -> Any:
+        """The numbers (sixteen unsigned bytes) that the codes, one below 16 in each byte, stand for."""
+        if self.level == "portable":
+            return self._lookup_by_bits(codes, table)
+        wide = self.level == "avx512-vnni"
+        n = 64 if wide else 32
+        octets = ir.VectorType(I8, n)
+        shuffle = self.intrinsic(
+            "llvm.x86.avx512.pshuf.b.512" if wide else "llvm.x86.avx2.pshuf.b", octets, [octets] * 2
+        )
+        numbers = ir.Constant(octets, list(table) * (n // 16))
+
+        def look(part: Any) -> Any:
+            return self.b.bitcast(self.b.call(shuffle, [numbers, self.b.bitcast(part, octets)]), part.type)
+
+        return look(codes) if wide else self._halves(look, codes)
+
+    def _lookup_by_bits(self, codes: Any, table: tuple[int, ...]) -> Any:
+        masks = [self.b.mul(self.b.and_(self.shr(codes, i), self.splat(0x01010101)), self.splat(255)) for i in range(4)]
+        numbers = [self.splat(n * 0x01010101) for n in table]
+        for mask in masks:
+            pairs = zip(numbers[::2], numbers[1::2], strict=True)
+            numbers = [self.b.xor(a, self.b.and_(mask, self.b.xor(a, b))) for a, b in pairs]
+        return numbers[0]
+
     def or_(self, a: Any, b: Any) -> Any:
         return self.b.or_(a, b)
 
@@ -96,8 +166,15 @@ class Emitter:
     def shr(self, a: Any, n: int) -> Any:
         return self.b.lshr(a, self.splat(n)) if n else a
 
+    def shr_by(self, words: Any, n: Any, *, times: int) -> Any:
+        """To the right by `times` n, which is one i32 of LLVM."""
+        return self.b.lshr(words, self.broadcast(self.b.mul(n, I32(times))))
+
     def fmul(self, a: Any, b: Any) -> Any:
         return self.b.fmul(a, b)
+
+    def fneg(self, a: Any) -> Any:
+        return self.b.fneg(a)
 
     def to_float(self, integers: Any) -> Any:
         return self.b.sitofp(integers, LANES_F32)
@@ -131,6 +208,26 @@ class Emitter:
 
     def load(self, base: Any, offset: int, kind: Any) -> Any:
         return self.b.load(self.at(base, I64(offset), kind), align=1)
+
+    def gather(self, base: Any, offsets: Any) -> Any:
+        """Words of 32 bits at address `base` (i64) + sixteen byte offsets."""
+        if self.level == "portable":
+            words = ir.Constant(LANES_I32, ir.Undefined)
+            for i in range(GROUP):
+                offset = self.b.zext(self.b.extract_element(offsets, I32(i)), I64)
+                words = self.b.insert_element(words, self.b.load(self.at(base, offset, I32), align=1), I32(i))
+            return words
+        pointer = self.b.inttoptr(base, I8.as_pointer())
+        if self.level == "avx512-vnni":
+            mask = ir.VectorType(I1, GROUP)
+            function = self.intrinsic(
+                "llvm.x86.avx512.mask.gather.dpi.512", LANES_I32, [LANES_I32, pointer.type, LANES_I32, mask, I32]
+            )
+            return self.b.call(function, [self.splat(0), pointer, offsets, ir.Constant(mask, [1] * GROUP), I32(1)])
+        words = ir.VectorType(I32, GROUP // 2)
+        function = self.intrinsic("llvm.x86.avx2.gather.d.d.256", words, [words, pointer.type, words, words, I8])
+        zero, ones = (ir.Constant(words, [n] * (GROUP // 2)) for n in (0, 0xFFFFFFFF))
+        return self._halves(lambda part: self.b.call(function, [zero, pointer, part, ones, I8(1)]), offsets)
 
     def half_to_float(self, halves: Any, lanes: int | None) -> Any:
         """float16 bits (i16 scalar or vector of `lanes`) -> float32."""
@@ -169,7 +266,7 @@ class Emitter:
             return self._halves(lambda t, u, s: self._maddubs(t, u, s, wide), total, unsigned, signed)
         return self._portable_dot4(total, unsigned, signed)
 
-    def _halves(self, product: Callable[[Any, Any, Any], Any], *lanes: Any) -> Any:
+    def _halves(self, product: Callable[..., Any], *lanes: Any) -> Any:
         undefined = ir.Constant(LANES_I32, ir.Undefined)
         parts = []
         for start in (0, GROUP // 2):
@@ -212,11 +309,18 @@ class Emitter:
 
 
 class Block:
-    """The loads of one block of one group: plane name and unit -> sixteen lanes."""
+    """The loads of one block of one group, or of one `step` (i32) through it: plane name and unit -> sixteen lanes."""
 
-    def __init__(self, emitter: Emitter, fmt: QuantFormat, planes: list[Any]) -> None:
+    def __init__(self, emitter: Emitter, fmt: QuantFormat, planes: list[Any], table: Any, step: Any) -> None:
         self.e = emitter
         self.planes = {p.name: (p, address) for p, address in zip(fmt.planes, planes, strict=True)}
+        self.table = table
+        self.step = step
+
+    def entry(self, indices: Any) -> Any:
+        """Sixteen entries of the format's table of 16-bit words, each by its index."""
+        offsets = self.e.shl(indices, 1)
+        return self.e.b.and_(self.e.gather(self.table, offsets), self.e.splat(0xFFFF))
 
     def _lanes(self, plane: str, unit: int, kind: Any) -> Any:
         p, address = self.planes[plane]

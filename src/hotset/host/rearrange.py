@@ -20,6 +20,8 @@ _KINDS = {
     ("six-bit scale", 1): 3,
     ("six-bit minimum", 1): 4,
     ("spread bits", 4): 5,
+    ("IQ4_XS scale", 1): 6,
+    ("Q3_K scale", 1): 7,
 }
 
 
@@ -51,6 +53,18 @@ def _spread(bits: int) -> int:
 
 
 @compiled(inline=True)
+def _iq4_xs_scale(source: int, index: int) -> Any:
+    low = (peek8(source + 2 + index // 2) >> (4 * (index % 2))) & 15
+    return np.int64(low | (((peek16(source) >> (2 * index)) & 3) << 4)) - 32
+
+
+@compiled(inline=True)
+def _q3_k_scale(source: int, index: int) -> Any:
+    low = (peek8(source + index % 8) >> (4 * (index // 8))) & 15
+    return np.int64(low | (((peek8(source + 8 + index % 4) >> (2 * (index // 4))) & 3) << 4)) - 32
+
+
+@compiled(inline=True)
 def _move_row(kind: int, source: int, target: int, count: int) -> None:
     """One row's units of one plane of one block; `target` is the row's place in unit 0."""
     for u in range(count):
@@ -62,6 +76,10 @@ def _move_row(kind: int, source: int, target: int, count: int) -> None:
             poke8(target + u * GROUP, peek8(source + u))
         elif kind == 5:
             poke32(target + u * 4 * GROUP, np.uint32(_spread(peek32(source))))
+        elif kind == 6:
+            poke8(target + u * GROUP, np.uint8(_iq4_xs_scale(source, u)))
+        elif kind == 7:
+            poke8(target + u * GROUP, np.uint8(_q3_k_scale(source, u)))
         else:
             poke8(target + u * GROUP, np.uint8(_six_bits(source, u, kind == 4)))
 
@@ -75,14 +93,18 @@ def _clear_row(target: int, unit_bytes: int, count: int) -> None:
 
 @compiled(parallel=True)
 def _rearrange(
-    source: int, n_items: int, rows: int, n_blocks: int, block_bytes: int, moves: Any, target: int, target_stride: int
-) -> None:
+    source: int, n_items: int, rows: int, n_blocks: int, block_bytes: int, table: Any, moves: Any, target: int, target_stride: int
+) -> None:  # fmt: skip
     n_groups = (rows + GROUP - 1) // GROUP
     for task in numba.prange(n_items * n_groups):
         item = task // n_groups
         group = task % n_groups
         first = source + (item * rows + group * GROUP) * n_blocks * block_bytes
         plane = target + item * target_stride
+        if group == 0:
+            for i in range(table.size):
+                poke8(plane + i, table[i])
+        plane += table.size
         for p in range(moves.shape[0]):
             kind, offset, count, plane_bytes = moves[p]
             unit_bytes = plane_bytes // count
@@ -103,8 +125,10 @@ def rearrange(layout: MatrixLayout, blocks: Bytes, target: int, *, n_items: int 
         raise ValueError(
             f"{blocks.size} bytes for {n_items} matrices of {layout.rows} rows of {layout.row_bytes} bytes"
         )
+    fmt = layout.fmt
+    table = np.empty(0, np.uint8) if fmt.table is None else fmt.table
     _rearrange(
-        blocks.ctypes.data, n_items, layout.rows, layout.n_blocks, layout.fmt.block_bytes, _moves(layout.fmt), target, target_stride
+        blocks.ctypes.data, n_items, layout.rows, layout.n_blocks, fmt.block_bytes, table, _moves(fmt), target, target_stride
     )  # fmt: skip
 
 

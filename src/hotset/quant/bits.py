@@ -23,6 +23,12 @@ def nibbles_by_64(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return join_nibbles(packed.reshape(*packed.shape[:-1], -1, 32)).reshape(*packed.shape[:-1], -1)
 
 
+def pairs_by_128(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The K formats' order of bit pairs: byte j of 32 serves elements j, j + 32, j + 64, j + 96: [..., 64] -> [..., 256]."""
+    by_32 = packed.reshape(*packed.shape[:-1], -1, 1, 32)
+    return (by_32 >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3).reshape(*packed.shape[:-1], -1)
+
+
 def unpack_six_bits(packed: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Q4_K's and Q5_K's 12 bytes [..., 12] -> eight 6-bit scales and eight 6-bit minima [..., 8] (ggml: get_scale_min_k4)."""
     a, b, c = packed[..., 0:4], packed[..., 4:8], packed[..., 8:12]
@@ -51,3 +57,9 @@ def scaled_with_minimum(fields: Any, q: NDArray[Any]) -> NDArray[np.float32]:
     minimum = (dmin * fields["minimum"].astype(np.float32))[..., None]
     by_32 = q.reshape(*q.shape[:-1], 8, 32).astype(np.float32)
     return np.asarray((scale * by_32 - minimum).reshape(q.shape), np.float32)
+
+
+def scaled_and_moved(fields: Any, q: NDArray[Any]) -> NDArray[np.float32]:
+    """Q4_1 and Q5_1: d q + m, rounded after each step; `block_scale` holds d, m."""
+    d, m = (fields["block_scale"][..., i, None].astype(np.float32) for i in (0, 1))
+    return np.asarray(d * q.astype(np.float32) + m, np.float32)

@@ -3,7 +3,7 @@
 A GGUF matrix [rows, cols] is `rows` times `cols // block` blocks of raw bytes. Here every field of a block is a *plane*: an array of
 units (1, 2 or 4 bytes) indexed [group, block, unit, row], where a group is `GROUP` = 16 rows and the rows of a group lie side by side.
 One 64-byte load so brings the same word of 16 rows: 16 lanes of a CPU vector, four rows for each of four GPU threads. The planes of a
-matrix follow each other; every plane is a multiple of 16 bytes. Rows are padded to a whole group with zero bytes, which every format
+matrix follow each other, after a table in a few formats; every plane is a multiple of 16 bytes. Rows are padded to a whole group with zero bytes, which every format
 reads as zeros.
 """
 
@@ -31,8 +31,8 @@ Fields = Mapping[str, NDArray[Any]]
 class Plane:
     """One field of a block: `count` units of `dtype`.
 
-    `source` is its byte offset in the GGUF block; `move` says how the bytes come from there: "copy", or unpacked ("six-bit scale" and
-    "six-bit minimum": Q4_K's and Q5_K's twelve bytes to eight; "spread bits": Q5_0's word, see q5_0.py).
+    `source` is its byte offset in the GGUF block; `move` says how the bytes come from there: "copy", or unpacked (the others are in
+    host/rearrange.py). A plane is cut into as many parts as the host takes `steps` through a block, unless it serves the `whole` block.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Plane:
     count: int
     source: int
     move: str = "copy"
+    whole: bool = False
 
     @property
     def unit_bytes(self) -> int:
@@ -56,7 +57,9 @@ class QuantFormat:
 
     `values` is the reference: fields [..., count] -> float32 [..., block], the bits of ggml's dequantisation.
     `split` and `join` (only where a plane has no place of its own in the block) turn raw blocks into those planes' fields and back.
-    `chunks` emits the host kernel's view of one block (host/emit.py); `load`, `dot` and `tile` are the Triton twins (kernels/).
+    `chunks` emits the host kernel's view of one block, or of one of `steps` equal parts (host/emit.py); `load`, `dot` and `tile` are the
+    Triton twins (kernels/). `table` is a codebook (bytes, a multiple of 64): it stands before the planes of every matrix, so that whoever
+    has a matrix's address can read it.
     """
 
     name: str
@@ -74,6 +77,12 @@ class QuantFormat:
     unit: int = 0
     tile: Any = field(default=None, repr=False)
     tile_unit: int = 32
+    steps: int = 1
+    table: Bytes | None = field(default=None, repr=False)
+
+    @property
+    def table_bytes(self) -> int:
+        return 0 if self.table is None else self.table.size
 
     @cached_property
     def bytes_per_block(self) -> int:
@@ -133,13 +142,13 @@ class MatrixLayout:
 
     @cached_property
     def n_bytes(self) -> int:
-        return self.padded_rows * self.n_blocks * self.fmt.bytes_per_block
+        return self.fmt.table_bytes + self.padded_rows * self.n_blocks * self.fmt.bytes_per_block
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
         """Where each plane begins."""
         starts = np.cumsum([0] + [p.bytes_per_block for p in self.fmt.planes])[:-1]
-        return tuple(int(s) * self.padded_rows * self.n_blocks for s in starts)
+        return tuple(self.fmt.table_bytes + int(s) * self.padded_rows * self.n_blocks for s in starts)
 
     def plane(self, data: Bytes, index: int) -> NDArray[Any]:
         """Plane `index` of `data` (uint8 [n_bytes]) as a view [groups, blocks, count, GROUP]."""
@@ -172,13 +181,16 @@ class MatrixLayout:
 
     def from_blocks(self, blocks: Bytes) -> Bytes:
         """GGUF bytes uint8 [rows * row_bytes] -> planes uint8 [n_bytes]; the plain twin of rearrange.rearrange."""
-        raw = np.zeros((self.padded_rows, self.n_blocks, self.fmt.block_bytes), np.uint8)
-        raw[: self.rows] = blocks.reshape(self.rows, self.n_blocks, self.fmt.block_bytes)
-        fields = self.fmt.fields_of_blocks(raw)
+        fields = self.fmt.fields_of_blocks(blocks.reshape(self.rows, self.n_blocks, self.fmt.block_bytes))
         data = np.empty(self.n_bytes, np.uint8)
+        if self.fmt.table is not None:
+            data[: self.fmt.table_bytes] = self.fmt.table
         for i, p in enumerate(self.fmt.planes):
-            by_group = fields[p.name].reshape(self.n_groups, GROUP, self.n_blocks, p.count)
-            self.plane(data, i)[...] = by_group.transpose(0, 2, 3, 1)
+            padded = np.zeros((self.padded_rows, self.n_blocks, p.count), p.dtype)
+            padded[: self.rows] = fields[p.name]
+            self.plane(data, i)[...] = padded.reshape(self.n_groups, GROUP, self.n_blocks, p.count).transpose(
+                0, 2, 3, 1
+            )
         return data
 
 

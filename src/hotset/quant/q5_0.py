@@ -20,23 +20,34 @@ from hotset.quant.triton import dot4, jit, nibble, plane, tl, word_of
 BIT_OF_ELEMENT = np.array([8 * (k % 4) + k // 4 for k in range(32)])
 
 
-def _split(blocks: Bytes) -> dict[str, NDArray[Any]]:
-    bits = np.unpackbits(blocks[..., 2:6], axis=-1, bitorder="little")
+def spread_fifth_bits(word: Bytes) -> NDArray[np.uint32]:
+    """The four bytes of bits in the file [..., 4] -> the plane's word [..., 1]; Q5_1 shares it and the next two."""
+    bits = np.unpackbits(word, axis=-1, bitorder="little")
     spread = np.empty_like(bits)
     spread[..., BIT_OF_ELEMENT] = bits
-    return {"high": np.packbits(spread, axis=-1, bitorder="little").view("<u4")}
+    return np.packbits(spread, axis=-1, bitorder="little").view("<u4")
 
 
-def _fifth_bits(fields: Fields) -> NDArray[np.uint8]:
+def fifth_bits(fields: Fields) -> NDArray[np.uint8]:
+    """The plane's word [..., 1] -> the bits of the elements [..., 32]."""
     return np.unpackbits(bytes_of(fields["high"]), axis=-1, bitorder="little")[..., BIT_OF_ELEMENT]
 
 
+def pack_fifth_bits(fields: Fields) -> Bytes:
+    """The inverse of `spread_fifth_bits`."""
+    return np.packbits(fifth_bits(fields), axis=-1, bitorder="little")
+
+
+def _split(blocks: Bytes) -> dict[str, NDArray[Any]]:
+    return {"high": spread_fifth_bits(blocks[..., 2:6])}
+
+
 def _join(fields: Fields, blocks: Bytes) -> None:
-    blocks[..., 2:6] = np.packbits(_fifth_bits(fields), axis=-1, bitorder="little")
+    blocks[..., 2:6] = pack_fifth_bits(fields)
 
 
 def _values(fields: Fields) -> NDArray[np.float32]:
-    return scaled(fields["block_scale"], join_nibbles(bytes_of(fields["low"])) | (_fifth_bits(fields) << 4), 16)
+    return scaled(fields["block_scale"], join_nibbles(bytes_of(fields["low"])) | (fifth_bits(fields) << 4), 16)
 
 
 def _chunks(e: Any, block: Any) -> Iterator[Any]:

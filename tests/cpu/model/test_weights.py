@@ -49,8 +49,15 @@ def test_a_tensor_that_no_part_of_the_model_takes_is_named(tmp_path):
 
 @pytest.mark.parametrize("name", ["blk.1.ffn_down_exps.weight", "token_embd.weight", "blk.0.attn_k.weight"])
 def test_a_type_that_is_not_computed_with_is_named_with_its_tensor(name, tmp_path):
-    path = TINY.write(tmp_path / "tiny.gguf", types={name: ("Q5_1", 24 * (TINY.shapes()[name][-1] // 32))})
-    with pytest.raises(UnsupportedError, match=rf"{name} \(Q5_1\).*computes with .*Q4_K"):
+    path = TINY.write(tmp_path / "tiny.gguf", types={name: ("Q8_1", 40 * (TINY.shapes()[name][-1] // 32))})
+    with pytest.raises(UnsupportedError, match=rf"{name} \(Q8_1\).*computes with .*Q4_K"):
+        load(path)
+
+
+def test_all_types_that_are_not_computed_with_are_named_at_once(tmp_path):
+    first, second = "blk.0.attn_q.weight", "blk.1.ffn_up_exps.weight"
+    path = TINY.write(tmp_path / "tiny.gguf", types={first: ("Q8_1", 80), second: ("Q2_0", 18)})
+    with pytest.raises(UnsupportedError, match=rf"{first} \(Q8_1\), {second} \(Q2_0\)"):
         load(path)
 
 

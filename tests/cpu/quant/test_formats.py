@@ -7,7 +7,7 @@ import pytest
 from hotset.errors import InputError
 from hotset.quant.formats import FORMATS
 from hotset.quant.layout import GROUP, MatrixLayout, SpanLayout
-from samples import random_blocks, random_fields
+from samples import put_scales, random_blocks
 
 ALL = pytest.mark.parametrize("fmt", FORMATS.values(), ids=lambda f: f.name)
 
@@ -72,12 +72,11 @@ def test_any_bytes_survive_the_way_there_and_back(fmt):
 @pytest.mark.parametrize("byte", [0x00, 0x80, 0xFF])
 @pytest.mark.parametrize("scale", [2.0**-24, 6.0e-5, 1.0, 65504.0], ids=["least", "subnormal", "one", "largest"])
 def test_extreme_blocks_give_the_bits_of_ggml(fmt, byte, scale):
-    fields = random_fields(fmt, 3, 256)
-    for name, field in fields.items():
-        if name == "block_scale":
-            field[...] = scale
-        elif name != "value":
-            field.view(np.uint8)[...] = byte & 63 if name == "minimum" or field.dtype == np.uint8 else byte
+    fields = fmt.fields_of_blocks(np.full((3, 256 // fmt.block, fmt.block_bytes), byte, np.uint8))
+    if "block_scale" in fields:
+        fields["block_scale"][...] = scale
+    elif fmt.block == 1:
+        put_scales(fmt, fields, np.full(fields["value"].shape, scale))
     blocks = fmt.blocks_of_fields(fields).reshape(3, -1)
     layout = MatrixLayout(fmt, 3, 256)
     assert np.array_equal(
@@ -107,8 +106,8 @@ def test_planes_and_matrices_begin_where_the_one_before_ends(fmt):
 
 def test_spans_of_mixed_formats_align_each_matrix():
     mixed = [MatrixLayout(f, 17, 256) for f in FORMATS.values()]
-    span = SpanLayout(tuple("abcdefghi"), tuple(mixed))
+    span = SpanLayout(tuple(f.name for f in FORMATS.values()), tuple(mixed))
     assert all(start % 64 == 0 for start in span.starts)
-    for before, after in zip(range(8), range(1, 9), strict=True):
-        assert 0 <= span.starts[after] - span.starts[before] - mixed[before].n_bytes < 64
+    for matrix, start, after in zip(mixed, span.starts, span.starts[1:], strict=False):
+        assert 0 <= after - start - matrix.n_bytes < 64
     assert 0 <= span.n_bytes - span.starts[-1] - mixed[-1].n_bytes < 256
