@@ -30,6 +30,7 @@ class Choices:
     n_ubatch: int | None = None
     graph: bool = True
     why_n_ctx: str = "as asked"
+    record_steps: int = 0
 
 
 def open_engine(choices: Choices) -> Engine:
@@ -49,6 +50,7 @@ def open_engine(choices: Choices) -> Engine:
                 pre=choices.pre,
                 n_ubatch=choices.n_ubatch,
                 graph=choices.graph,
+                record_steps=choices.record_steps,
                 progress=progress,
             )
         say(cache_line(engine))

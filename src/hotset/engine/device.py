@@ -82,6 +82,10 @@ class DeviceRunner:
         self.chunk = MAX_ROWS
         self.chunks = ChunkBuffers.empty(model, chunk_rows) if chunk_rows else None
 
+    @property
+    def cache(self) -> ExpertCache:
+        return self.model.cache
+
     def kv(self, n_ctx: int, mode: Mode, n_seqs: int = 1) -> DeviceKV:
         """Empty keys and values for `n_seqs` sequences."""
         return DeviceKV(self.model.config, n_ctx, n_seqs, self.model.device, half=mode == "fast")

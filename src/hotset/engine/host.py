@@ -54,6 +54,10 @@ class HostRunner:
         self.threads = threads
         self._meter = Meter(model.cache)
 
+    @property
+    def cache(self) -> HostCache:
+        return self.model.cache
+
     def ops(self, kv: HostKV, mode: Mode) -> HostOps:
         """The ops over given keys and values."""
         return HostOps(self.model.config, self.model.bank, self.model.cache, kv, fast=mode == "fast")

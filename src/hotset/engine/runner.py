@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from hotset.config import SamplingParams
+    from hotset.engine.record import RecordingCache
     from hotset.engine.stats import Stats
 
 Mode = Literal["fast", "reference"]
@@ -48,6 +49,10 @@ class Runner(Protocol):
     """A model on a device."""
 
     device: str
+
+    @property
+    def cache(self) -> RecordingCache:
+        """The expert cache."""
 
     def logits(
         self, tokens: Sequence[int], wanted: Sequence[int], mode: Mode, *, stepwise: bool

@@ -186,7 +186,7 @@ class HostOps:
     ) -> Rows:
         chosen, weights = picks
         for i in range(0, batch.n_rows, MAX_ROWS):  # the policy sees prompts as the GPU's decode kernels do
-            self.cache.lookup(layer.index, chosen[i : i + MAX_ROWS])
+            self.cache.lookup(layer.index, chosen[i : i + MAX_ROWS], weights=weights[i : i + MAX_ROWS])
         span = layer.experts
         experts, starts, pairs = _by_expert(chosen.reshape(-1), self.config.n_experts)
         spans = self.bank.base[layer.index] + experts * span.n_bytes
