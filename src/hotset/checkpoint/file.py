@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
@@ -64,6 +65,14 @@ class CheckpointFile:
                 **vocabulary_keys(path, config),
             },
         )
+
+    @property
+    def header_hash(self) -> str:
+        """SHA-256 of the config, and of every tensor's name and shape: tells models apart without reading their tensors."""
+        digest = hashlib.sha256((self.path / "config.json").read_bytes())
+        for info in self.tensors.values():
+            digest.update(f"{info.name} {info.shape} {info.ggml_type}\n".encode())
+        return digest.hexdigest()
 
     @property
     def total_bytes(self) -> int:

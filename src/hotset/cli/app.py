@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from hotset.cli import bench, inspect, perplexity, run
+from hotset.cli import bench, inspect, perplexity, run, simulate, trace
 from hotset.cli.output import one_line_warnings, say
 from hotset.errors import HotsetError
 from hotset.version import __version__
@@ -33,6 +33,9 @@ app.command("run", short_help="Continue a text, or chat.")(run.run)
 app.command("inspect", short_help="Show what a model file is.")(inspect.inspect)
 app.command("bench", short_help="Measure speed.")(bench.bench)
 app.command("perplexity", short_help="Score a text.")(perplexity.perplexity)
+
+app.command("trace", short_help="Record which experts a run picks.")(trace.trace)
+app.command("simulate", short_help="Say what cache policies and sizes would have hit.")(simulate.simulate)
 
 
 def show_version(wanted: bool) -> None:

@@ -31,6 +31,7 @@ class Choices:
     graph: bool = True
     why_n_ctx: str = "as asked"
     arms: str = ""
+    record_steps: int = 0
 
 
 def open_engine(choices: Choices) -> Engine:
@@ -50,6 +51,7 @@ def open_engine(choices: Choices) -> Engine:
                 pre=choices.pre,
                 n_ubatch=choices.n_ubatch,
                 graph=choices.graph,
+                record_steps=choices.record_steps,
                 progress=progress,
             )
         say(f"expert caches, measured side by side: {choices.arms}" if choices.arms else cache_line(engine))

@@ -120,6 +120,10 @@ class DeviceRunner:
         model = replace(self.model, cache=cache)
         return DeviceRunner(model, self.n_ctx, use_graphs=self._use_graphs, buffers=self._buffers)
 
+    @property
+    def cache(self) -> ExpertCache:
+        return self.model.cache
+
     def kv(self, n_ctx: int, mode: Mode, n_seqs: int = 1) -> DeviceKV:
         """Empty keys and values for `n_seqs` sequences."""
         return DeviceKV(self.model.config, n_ctx, n_seqs, self.model.device, half=mode == "fast")

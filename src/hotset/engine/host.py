@@ -76,6 +76,10 @@ class HostRunner:
     def set_routing(self, picks: NDArray[np.integer[Any]] | None) -> None:
         self._trace = None if picks is None else picks.astype(np.int16)
 
+    @property
+    def cache(self) -> HostCache:
+        return self.model.cache
+
     def ops(self, kv: HostKV, mode: Mode) -> HostOps:
         """The ops over given keys and values."""
         return HostOps(self.model.config, self.model.bank, self.model.cache, kv, fast=mode == "fast")

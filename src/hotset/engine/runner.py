@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from hotset.config import SamplingParams
+    from hotset.engine.record import RecordingCache
     from hotset.engine.stats import Stats
     from hotset.experts.policy import Policy
     from hotset.experts.slots import CacheShape
@@ -70,6 +71,10 @@ class Runner(Protocol):
         `threads` are the CPU's (None: as here); a GPU fetches every span `bus_factor` times, which imitates a bus so many times slower.
         InputError where nothing is fetched.
         """
+
+    @property
+    def cache(self) -> RecordingCache:
+        """The expert cache."""
 
     def logits(
         self, tokens: Sequence[int], wanted: Sequence[int], mode: Mode, *, stepwise: bool

@@ -203,6 +203,15 @@ class ExpertCache:
 
     def recorded_picks(self) -> NDArray[np.int16]:
         """Return picks [steps, layers, max_rows, k] of the last steps that the ring holds, oldest first; -1 in padded rows."""
-        steps = int(self._buffers.step.max().item()) if self.shape.n_layers else 0
+        steps = self.n_steps
         ring = self._buffers.ring.numpy().reshape(-1, self.shape.n_layers, self.shape.max_rows, self.shape.k)
         return unroll_ring(ring, steps)
+
+    def recorded_weights(self) -> None:
+        """The device keeps no pick weights."""
+        return
+
+    @property
+    def n_steps(self) -> int:
+        """Steps since the last reset, recorded or not; waits for the device."""
+        return int(self._buffers.step.max().item()) if self.shape.n_layers else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hotset.experts.slots import CacheShape
+
+Entry = TypeVar("Entry", bound=np.generic)
 
 
 class HostCache:
@@ -29,13 +31,20 @@ class HostCache:
         ]
         self._counters = np.zeros((shape.n_layers, 4), np.int64)
         self._ring = np.full((ring_steps, shape.n_layers, shape.max_rows, shape.k), -1, np.int16)
+        self._weight_ring = np.zeros(self._ring.shape, np.float16)
         self._all_real = np.ones(shape.max_rows, np.int32)
         self._location = np.empty((shape.max_rows, shape.k), np.int32)
         self._fetch = np.empty((2, shape.max_rows * shape.k), np.int32)
         self._request: Callable[..., int] = compiled_request()
 
-    def lookup(self, layer: int, picks: NDArray[np.int32], row_mask: NDArray[np.int32] | None = None) -> None:
-        """Note picks int32 [rows, k] of one request of a layer; rows where row_mask is 0 are padding."""
+    def lookup(
+        self,
+        layer: int,
+        picks: NDArray[np.int32],
+        row_mask: NDArray[np.int32] | None = None,
+        weights: NDArray[np.float32] | None = None,
+    ) -> None:
+        """Note picks int32 [rows, k] of one request of a layer; rows where row_mask is 0 are padding. `weights` are only recorded."""
         state = self._layers[layer]
         rows = len(picks)
         real = self._all_real[:rows] if row_mask is None else row_mask
@@ -54,9 +63,12 @@ class HostCache:
             self._counters[layer],
         )
         if len(self._ring) and real.any():
-            entry = self._ring[(int(state.step[0]) - 1) % len(self._ring), layer]
+            place = (int(state.step[0]) - 1) % len(self._ring)
+            entry = self._ring[place, layer]
             entry[:] = -1
             entry[:rows] = np.where(real[:, None] != 0, picks, -1)
+            if weights is not None:
+                self._weight_ring[place, layer, :rows] = weights
 
     def seed(self, layer: int, experts: Sequence[int]) -> None:
         """Make exactly these experts of a layer resident."""
@@ -72,7 +84,16 @@ class HostCache:
 
     def recorded_picks(self) -> NDArray[np.int16]:
         """Return picks [steps, layers, max_rows, k] of the last steps that the ring holds, oldest first; -1 in padded rows."""
-        return unroll_ring(self._ring, max((int(state.step[0]) for state in self._layers), default=0))
+        return unroll_ring(self._ring, self.n_steps)
+
+    def recorded_weights(self) -> NDArray[np.float16] | None:
+        """Return the pick weights of the same steps and rows, as they were given to `lookup`."""
+        return unroll_ring(self._weight_ring, self.n_steps)
+
+    @property
+    def n_steps(self) -> int:
+        """Steps since the last reset, recorded or not."""
+        return max((int(state.step[0]) for state in self._layers), default=0)
 
     def reset_stats(self) -> None:
         """Count from zero again; scores and residency stay."""
@@ -86,7 +107,7 @@ class HostCache:
             state.reset()
 
 
-def unroll_ring(ring: NDArray[np.int16], steps: int) -> NDArray[np.int16]:
+def unroll_ring(ring: NDArray[Entry], steps: int) -> NDArray[Entry]:
     """Return the last entries of a ring in the order in which they were written, `steps` of them in all."""
     if steps <= len(ring):
         return ring[:steps].copy()

@@ -192,11 +192,15 @@ def replay(
     decay: NDArray[np.float32],
     experts: NDArray[np.int32],
     tokens: NDArray[np.int64],
+    group: NDArray[np.uint8],
     score: NDArray[Any],
     slot_of: NDArray[np.int32],
     counters: NDArray[np.int64],
 ) -> None:
-    """All requests of one layer in turn: row r of request t has the picks experts[tokens[t, r]], or is padding where that is -1."""
+    """All requests of one layer in turn: row r of request t has the picks experts[tokens[t, r]], or is padding where that is -1.
+
+    Request t is counted in counters[group[t]].
+    """
     rows = tokens.shape[1]
     k = experts.shape[1]
     picks = np.zeros((rows, k), np.int32)
@@ -210,9 +214,8 @@ def replay(
             real[row] = tokens[t, row] >= 0
             if real[row] != 0:
                 picks[row] = experts[tokens[t, row]]
-        request(
-            kind, n_slots, decay, picks, real, step, score, slot_of, location, fetch_expert, fetch_location, counters
-        )
+        at = counters[group[t]]
+        request(kind, n_slots, decay, picks, real, step, score, slot_of, location, fetch_expert, fetch_location, at)
 
 
 @functools.cache

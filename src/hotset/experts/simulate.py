@@ -1,14 +1,16 @@
-"""Replay recorded picks through the policy: what a cache of a given size would have hit."""
+"""Replay recorded picks through the expert cache's own policy: what a cache of a given size would have hit, and whether a run hit what it says."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hotset.errors import InputError
 from hotset.experts.policy import LayerState, Policy, compiled_replay
+from hotset.experts.slots import CacheShape
 from hotset.experts.stats import CacheCounts, counter_columns
+from hotset.experts.trace_file import PHASES, Phase, PhaseCounts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hotset.experts.trace import Trace
+    from hotset.experts.trace_file import RecordedRun
 
 
 def simulate(trace: Trace, n_slots: int | Sequence[int], policy: Policy, rows: int = 1) -> CacheCounts:
@@ -28,13 +31,45 @@ def simulate(trace: Trace, n_slots: int | Sequence[int], policy: Policy, rows: i
     if rows < 1:
         raise InputError(f"rows {rows}: give at least 1")
     tokens = batch_tokens(trace.offsets, rows)
-    counters = np.zeros((trace.n_layers, 4), np.int64)
+    group = np.zeros(len(tokens), np.uint8)
+    shape = CacheShape((256,) * trace.n_layers, (trace.n_experts,) * trace.n_layers, tuple(slots), trace.k, rows)
+    return CacheCounts(*counter_columns(_replayed(shape, policy, trace.experts, tokens, group, 1)[:, 0]))
+
+
+def replay_run(run: RecordedRun) -> dict[Phase, PhaseCounts]:
+    """Count what the expert cache of a recorded run must have counted, from its picks and settings alone, up to its last counters."""
+    n, shape = run.counted_steps, run.header.shape
+    place = np.arange(shape.max_rows)
+    starts = run.starts[:n, None]
+    tokens = np.where(place < np.diff(run.starts)[:n, None], starts + place, -1)
+    policy = Policy.parse(run.header.policy)
+    counters = _replayed(shape, policy, run.picks, tokens, run.phases[:n], len(PHASES))
+    return {phase: _phase_counts(counters[:, i], shape) for i, phase in enumerate(PHASES)}
+
+
+def _phase_counts(counters: NDArray[np.int64], shape: CacheShape) -> PhaseCounts:
+    hits, misses, overflows, _ = counter_columns(counters)
+    return PhaseCounts(hits, misses, overflows, sum(m * span for m, span in zip(misses, shape.span_bytes, strict=True)))
+
+
+def _replayed(
+    shape: CacheShape,
+    policy: Policy,
+    experts: NDArray[Any],
+    tokens: NDArray[np.int64],
+    group: NDArray[np.uint8],
+    n_groups: int,
+) -> NDArray[np.int64]:
+    """Counters [layers, groups, 4] of requests `tokens` [requests, rows] of `experts` [tokens, layers, k], from a cold start."""
+    counters = np.zeros((shape.n_layers, n_groups, 4), np.int64)
     replay = compiled_replay()
-    for layer, n in enumerate(slots):
-        state = LayerState(policy, trace.n_experts, n, rows)
-        experts = np.ascontiguousarray(trace.experts[:, layer], np.int32)
-        replay(policy.kind.code, n, state.decay, experts, tokens, state.score, state.slot_of_expert, counters[layer])
-    return CacheCounts(*counter_columns(counters))
+    for layer, (n_experts, n_slots) in enumerate(zip(shape.n_experts, shape.n_slots, strict=True)):
+        state = LayerState(policy, n_experts, n_slots, shape.max_rows)
+        picks = np.ascontiguousarray(experts[:, layer], np.int32)
+        replay(
+            policy.kind.code, n_slots, state.decay, picks, tokens, group, state.score, state.slot_of_expert, counters[layer]
+        )  # fmt: skip
+    return counters
 
 
 def batch_tokens(offsets: NDArray[np.int64], rows: int) -> NDArray[np.int64]:

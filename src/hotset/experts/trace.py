@@ -1,4 +1,4 @@
-"""Recorded picks: which experts every token of some answers used in every layer."""
+"""Recorded picks: which experts every token of some answers used in every layer; read from a trace file, .npz or CSV."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotset.errors import FileError, InputError
+from hotset.experts.trace_csv import read_picks
+from hotset.experts.trace_file import MAGIC, Phase, RecordedRun, read_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,33 +33,57 @@ UNREADABLE = (
 )
 
 
+NPZ_HINT = "give a .npz trace of recorded picks with experts [tokens, layers, k], offsets and n_experts"
+
+
 @dataclass(frozen=True)
 class Trace:
-    """Picks `experts` [tokens, layers, k] of answers; answer i is tokens offsets[i] to offsets[i + 1]."""
+    """Picks `experts` [tokens, layers, k] of answers; answer i is tokens offsets[i] to offsets[i + 1]; `span_bytes` of each layer where known."""
 
     experts: NDArray[Any]
     offsets: NDArray[Any]
     n_experts: int
+    span_bytes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         problem = _problem(self.experts, self.offsets, self.n_experts)
         if problem:
             raise InputError(problem)
+        if self.span_bytes is not None and (len(self.span_bytes) != self.n_layers or min(self.span_bytes) <= 0):
+            raise InputError(
+                f"span_bytes {self.span_bytes}: give one number above 0 for each of {self.n_layers} layers"
+            )
 
     @staticmethod
-    def read(path: Path) -> Trace:
-        """Read a .npz file with `experts`, `offsets` and `n_experts`."""
-        hint = "give a .npz trace of recorded picks with experts [tokens, layers, k], offsets and n_experts"
+    def read(path: Path, phase: Phase | None = None, n_experts: int | None = None) -> Trace:
+        """Read a trace file of `hotset trace`, a .npz file (`experts`, `offsets`, `n_experts`), or CSV.
+
+        Of a trace file it takes a phase's tokens, by default those that were decoded, or the prompts' where none were. `n_experts` is for
+        CSV, which does not say how many there are (default: up to the highest number in it).
+        """
         try:
-            with np.load(path, allow_pickle=False) as file:
-                experts, offsets, n_experts = (file[name] for name in ("experts", "offsets", "n_experts"))
-            return Trace(experts, offsets, int(n_experts.item()))
+            with path.open("rb") as file:
+                start = file.read(len(MAGIC))
         except FileNotFoundError:
-            raise FileError(path, "trace", "no such file", hint=hint) from None
-        except InputError as error:
-            raise FileError(path, "trace", str(error), hint=hint) from error
-        except UNREADABLE as error:
-            raise FileError(path, "trace", f"cannot be read ({error})", hint=hint) from error
+            raise FileError(path, "trace", "no such file", hint=NPZ_HINT) from None
+        except OSError as error:
+            raise FileError(path, "trace", f"cannot be read ({error.strerror})", hint=NPZ_HINT) from error
+        if start == MAGIC:
+            return Trace.of_run(read_run(path), phase)
+        if path.suffix.lower() in (".csv", ".txt"):
+            return _from_csv(path, n_experts)
+        return _from_npz(path)
+
+    @staticmethod
+    def of_run(run: RecordedRun, phase: Phase | None = None) -> Trace:
+        """The picks of a recorded run, of one phase (see `read`)."""
+        rows = run.rows_of(phase or "decode")
+        if phase is None and not len(rows):
+            rows = run.rows_of("prompt")
+        answers = run.answers[rows]
+        borders = np.flatnonzero(np.diff(answers.astype(np.int64))) + 1
+        offsets = np.concatenate([[0], borders, [len(rows)] if len(rows) else []]).astype(np.int64)
+        return Trace(run.picks[rows], offsets, max(run.header.n_experts), run.header.span_bytes)
 
     @property
     def n_tokens(self) -> int:
@@ -74,7 +100,26 @@ class Trace:
     def first(self, n_tokens: int) -> Trace:
         """Keep the first tokens; the last answer may be cut."""
         n = min(n_tokens, self.n_tokens)
-        return Trace(self.experts[:n], np.append(self.offsets[self.offsets < n], n), self.n_experts)
+        return Trace(self.experts[:n], np.append(self.offsets[self.offsets < n], n), self.n_experts, self.span_bytes)
+
+
+def _from_npz(path: Path) -> Trace:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            experts, offsets, n_experts = (file[name] for name in ("experts", "offsets", "n_experts"))
+        return Trace(experts, offsets, int(n_experts.item()))
+    except InputError as error:
+        raise FileError(path, "trace", str(error), hint=NPZ_HINT) from error
+    except UNREADABLE as error:
+        raise FileError(path, "trace", f"cannot be read ({error})", hint=NPZ_HINT) from error
+
+
+def _from_csv(path: Path, n_experts: int | None) -> Trace:
+    experts, offsets = read_picks(path)
+    try:
+        return Trace(experts, offsets, int(experts.max()) + 1 if n_experts is None else n_experts)
+    except InputError as error:
+        raise FileError(path, "trace", str(error), hint="mend the file") from error
 
 
 def _problem(experts: NDArray[Any], offsets: NDArray[Any], n_experts: int) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from mmap import MADV_DONTNEED, PAGESIZE, mmap
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -44,6 +45,16 @@ class GGUFFile:
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType(tensors)
         self.file_bytes: int = sum(len(part.data) for part in parts)
         self._maps = tuple(part.data for part in parts)
+        self._header_ends = tuple(part.header.data_start for part in parts)
+
+    @property
+    def header_hash(self) -> str:
+        """SHA-256 of every part's size and header: tells models apart without reading their tensors."""
+        digest = hashlib.sha256()
+        for data, end in zip(self._maps, self._header_ends, strict=True):
+            digest.update(len(data).to_bytes(8, "little"))
+            digest.update(data[:end])
+        return digest.hexdigest()
 
     @property
     def total_bytes(self) -> int:

@@ -1,0 +1,203 @@
+"""`hotset simulate`: replay recorded picks through cache policies, pools and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from hotset.cli import options
+from hotset.cli.output import put, put_json, say
+from hotset.errors import HotsetError, InputError
+
+if TYPE_CHECKING:
+    from hotset.experts.trace import Trace
+    from hotset.experts.trace_file import Phase
+    from hotset.lab.study import Outcome
+
+STEP = Fraction(5, 100)
+
+
+def simulate(
+    trace: Annotated[str, typer.Argument(metavar="TRACE", help="A trace file of `hotset trace`, a .npz file or CSV.", show_default=False)],
+    slots: Annotated[
+        str,
+        typer.Option("--slots", metavar="SIZE,...", help="Parts of each layer's experts: 25%, 16slots, or a range as in 5%..100% (by 5 %) or 10%..50%:10%."),
+    ] = "25%,50%",
+    policy: Annotated[
+        str, typer.Option("--policy", metavar="NAME,...", help="Policies, or all; `belady` is the best that can be done.")
+    ] = "lru,lrfu:16,belady",
+    pool: Annotated[
+        str,
+        typer.Option("--pool", metavar="NAME,...", help="layer: the same slots for every layer; global: one pool; marginal: per layer where a slot gains most; all."),
+    ] = "layer",
+    phase: Annotated[
+        str | None,
+        typer.Option("--phase", metavar="prompt|decode", help="Whose picks of a trace file to replay.", show_default="decode, or prompt where nothing was decoded"),
+    ] = None,
+    first: Annotated[int | None, typer.Option("--first", metavar="N", help="Replay the first N tokens only.", show_default="all")] = None,
+    experts: Annotated[
+        int | None, typer.Option("--experts", metavar="N", help="Experts of a layer, which CSV does not say.", show_default="up to the highest number in it")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Replay a trace file on the cache it was recorded with, and compare with the counters in it.")] = False,
+    plots: Annotated[
+        str | None, typer.Option("--plots", metavar="FOLDER", help="Write plots as PNG (needs hotset[plots]).", show_default=False)
+    ] = None,
+    report: Annotated[
+        str | None, typer.Option("--report", metavar="FILE", help="Write one HTML page with tables and plots (needs hotset[plots]).", show_default=False)
+    ] = None,
+    threads: options.ThreadsOption = None,
+    json: options.JsonOption = False,
+    verbose: options.VerboseOption = False,
+) -> None:  # fmt: skip
+    """Say what cache policies and sizes would have hit, from a cold start; one token of one layer is one request, decided as a whole.
+
+    Intervals are 95 %, over answers. With --json stdout has one list with an object for every policy, pool and size.
+    """
+    del verbose  # read where bugs are reported
+    from hotset.experts.trace import Trace
+    from hotset.host.threads import checked_threads
+    from hotset.lab.policies import parse_policies
+    from hotset.lab.pools import parse_pools
+    from hotset.lab.study import Study
+
+    path = Path(trace).expanduser()
+    if check:
+        check_run(path, json=json)
+        return
+    if phase not in (None, "prompt", "decode"):
+        raise InputError(f"--phase {phase!r} is not one of prompt, decode")
+    asked = parse_policies(policy), parse_pools(pool)
+    picks = Trace.read(path, cast("Phase | None", phase), experts)
+    if first is not None:
+        if first < 1:
+            raise InputError(f"--first {first}: give at least 1 token")
+        picks = picks.first(first)
+    sizes = fractions(slots, picks.n_experts)
+    say(trace_line(picks))
+    study = Study(picks, checked_threads(threads))
+    outcomes = list(study.outcomes(*asked, sizes))
+    for line in cliff_lines(picks):
+        say(line)
+    if plots is not None or report is not None:
+        from hotset.lab.report import write_plots, write_report
+
+        if plots is not None:
+            write_plots(study, outcomes, Path(plots))
+        if report is not None:
+            write_report(study, outcomes, Path(report), title=path.name)
+    if json:
+        put_json([outcome.as_dict() for outcome in outcomes])
+    else:
+        put(table(outcomes))
+
+
+def fractions(text: str, n_experts: int) -> list[Fraction]:
+    """Read sizes as in "25%", "16slots", "5%..100%" or "10%..50%:10%", as parts of a layer's experts, ascending."""
+    found: set[Fraction] = set()
+    for word in text.split(","):
+        start, dots, rest = word.partition("..")
+        if not dots:
+            found.add(fraction(word, n_experts))
+            continue
+        end, colon, step_text = rest.partition(":")
+        low, high = fraction(start, n_experts), fraction(end, n_experts)
+        step = fraction(step_text, n_experts) if colon else STEP
+        if step <= 0 or low > high:
+            raise InputError(f"--slots {word!r} is no range; write it upwards, as in 5%..100% or 10%..50%:10%")
+        found |= {low + i * step for i in range(int((high - low) / step) + 1)}
+    return sorted(found)
+
+
+def fraction(text: str, n_experts: int) -> Fraction:
+    from hotset.experts.slots import CacheSize
+
+    size = CacheSize.parse(text)
+    if size.kind == "percent":
+        return size.amount / 100
+    if size.kind == "slots" and size.amount <= n_experts:
+        return size.amount / n_experts
+    raise InputError(
+        f"--slots {text!r}: give percent of a layer's {n_experts} experts, as in 25%, or 1slots to {n_experts}slots"
+    )
+
+
+def trace_line(trace: Trace) -> str:
+    """What the trace holds."""
+    shape = f"{trace.n_layers} layers, {trace.n_experts} experts, {trace.k} picked"
+    return f"{trace.n_tokens:,} tokens of {len(trace.offsets) - 1} answers; {shape}"
+
+
+def cliff_lines(trace: Trace) -> list[str]:
+    """Where one token needs more than there are slots."""
+    share = trace.k / trace.n_experts
+    lines = [
+        f"the cliff: one token needs {trace.k} of {trace.n_experts} experts of a layer; under {100 * share:.1f} % of slots no token finds all of its own"
+    ]
+    if not trace.span_bytes:
+        lines.append("the trace does not say how many bytes an expert has: byte hit rates are as if all were the same")
+    return lines
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """Results as a table in Markdown."""
+    from hotset.bench.units import percent_text, size_text
+
+    def cells(o: Outcome) -> tuple[str, ...]:
+        span = "-" if o.hit_rate_95 is None else "{:.1f} to {:.1f} %".format(*(100 * x for x in o.hit_rate_95))
+        fetched = "-" if o.bytes_per_token is None else size_text(o.bytes_per_token)
+        cliff = "below one token's demand" if o.below_demand else ""
+        rates = (percent_text(o.hit_rate), span, percent_text(o.byte_hit_rate), fetched, percent_text(o.regret), cliff)
+        return (str(o.policy), o.pool, percent_text(o.slots), *rates)
+
+    headers = (
+        "policy",
+        "pool",
+        "slots",
+        "hit rate",
+        "95 %",
+        "byte hit rate",
+        "fetched per token",
+        "below the best",
+        "",
+    )
+    rows = [headers, ("---",) * len(headers), *map(cells, outcomes)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def check_run(path: Path, *, json: bool) -> None:
+    """Say whether the replay of a recorded run counts what the engine counted; raises HotsetError where it does not."""
+    from hotset.experts.simulate import replay_run
+    from hotset.experts.trace_file import PHASES, read_run
+
+    run = read_run(path)
+    if not run.complete:
+        say(
+            f"the run was cut off after {run.n_steps} steps; the last counters were written after step {run.counted_steps}"
+        )
+    if run.counts is None:
+        raise InputError(
+            f"{path} holds no counters: the run ended before its first answer; record it again with `hotset trace`"
+        )
+    replayed = replay_run(run)
+    result: dict[str, Any] = {"steps": run.counted_steps, "equal": replayed == run.counts}
+    for phase in PHASES:
+        for name in ("hits", "misses", "overflows", "bytes_fetched"):
+            live, again = getattr(run.counts[phase], name), getattr(replayed[phase], name)
+            total = live if isinstance(live, int) else sum(live)
+            say(
+                f"{phase} {name}: engine {total:,}, {'the same' if live == again else 'simulated otherwise: ' + str(again)}"
+            )
+            result[f"{phase}_{name}"] = total
+    if json:
+        put_json(result)
+    if replayed != run.counts:
+        raise HotsetError(f"{path}: the simulator does not count what the engine counted (policy {run.header.policy})")
+    put(
+        f"simulated = live: {run.counted_steps:,} steps, equal in hits, misses, overflows and bytes of every layer\n"
+        if not json
+        else ""
+    )
