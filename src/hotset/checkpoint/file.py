@@ -60,7 +60,7 @@ class CheckpointFile:
             path,
             {
                 "general.architecture": family.architecture,
-                "general.name": path.resolve().name,
+                "general.name": model_name(path.resolve()),
                 **{f"{family.architecture}.{key}": as_stored(value) for key, value in keys.items()},
                 **vocabulary_keys(path, config),
             },
@@ -102,6 +102,11 @@ class CheckpointFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def model_name(folder: Path) -> str:
+    """The folder's name; of a snapshot in Hugging Face's cache (models--USER--NAME/snapshots/HASH) the model's."""
+    return folder.parent.parent.name.rpartition("--")[2] if folder.parent.name == "snapshots" else folder.name
 
 
 def as_stored(value: Any) -> Any:

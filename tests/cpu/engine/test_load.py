@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import hotset
 from hotset.errors import FileError, InputError, PlacementError, UnsupportedError
 from hotset.experts import bank
+from hotset.gguf import GGUFWriter
 from samples import TinyMoE
 
 
@@ -45,9 +47,14 @@ def test_a_model_cut_short_is_refused(tmp_path):
         load(path)
 
 
-def test_another_architecture_is_unsupported(shared):
-    with pytest.raises(UnsupportedError, match=r"general\.architecture: 'olmoe' is not supported; this version runs"):
-        load(shared / "golden" / "tiny" / "olmoe.gguf")
+def test_another_architecture_is_unsupported(tmp_path):
+    writer = GGUFWriter(tmp_path / "other.gguf", "unheard-of")
+    writer.tensor("token_embd.weight", np.zeros((2, 2), np.float32))
+    writer.write()
+    with pytest.raises(
+        UnsupportedError, match=r"general\.architecture: 'unheard-of' is not supported; this version runs"
+    ):
+        load(tmp_path / "other.gguf")
 
 
 @pytest.mark.parametrize(
