@@ -23,7 +23,10 @@ def routing_trace(source: str, config: ModelConfig) -> Trace:
     if source in (RANDOM, REPEAT):
         return made_trace(RANDOM_TOKENS if source == RANDOM else 1, config)
     trace = Trace.read(Path(source).expanduser())
-    found, needed = (trace.n_layers, trace.n_experts, trace.k), (len(config.expert_layers), config.n_experts, config.n_picks)
+    found, needed = (
+        (trace.n_layers, trace.n_experts, trace.k),
+        (len(config.expert_layers), config.n_experts, config.n_picks),
+    )
     if found != needed:
         raise InputError(
             f"--routing {source}: the trace has {counts_text(found)}, the model {config.name} has {counts_text(needed)}; "
