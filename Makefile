@@ -16,6 +16,7 @@ run: $(STAMP)
 # All that CI checks.
 test: lint wheel
 	$(BIN)/python docs/make_cli.py --check
+	$(BIN)/python docs/make_table.py --check
 	PYTHONPATH=$(SITE) $(BIN)/python -m pytest tests/cpu tests/e2e
 
 # On a machine with an NVIDIA GPU.
@@ -27,9 +28,10 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# The reference of the command line, from its own help.
+# The reference of the command line, from its own help, and the table of architectures.
 docs: $(STAMP)
 	$(BIN)/python docs/make_cli.py
+	$(BIN)/python docs/make_table.py
 
 bench: $(STAMP)
 	$(BIN)/hotset bench demo

@@ -25,7 +25,10 @@ def routing_trace(source: str, config: ModelConfig) -> Trace:
     if source in (RANDOM, REPEAT):
         return made_trace(RANDOM_TOKENS if source == RANDOM else 1, config)
     trace = Trace.read(Path(source).expanduser())
-    found, needed = (trace.n_layers, trace.n_experts, trace.k), (config.n_layers, config.n_experts, config.n_picks)
+    found, needed = (
+        (trace.n_layers, trace.n_experts, trace.k),
+        (len(config.expert_layers), config.n_experts, config.n_picks),
+    )
     if found != needed:
         raise InputError(
             f"--routing {source}: the trace has {counts_text(found)}, the model {config.name} has {counts_text(needed)}; "
@@ -45,7 +48,7 @@ def counts_text(counts: tuple[int, int, int]) -> str:
 def made_trace(n_tokens: int, config: ModelConfig) -> Trace:
     """Picks at random, the same ones for the same counts."""
     rng = np.random.default_rng(0)
-    shape = (n_tokens, config.n_layers, config.n_experts)
+    shape = (n_tokens, len(config.expert_layers), config.n_experts)
     picks = np.argsort(rng.random(shape, np.float32), axis=-1)[..., : config.n_picks]
     answers = np.append(np.arange(0, n_tokens, ANSWER_TOKENS), n_tokens)
     return Trace(picks.astype(np.int16), answers, config.n_experts)

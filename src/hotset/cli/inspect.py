@@ -21,12 +21,19 @@ def inspect(
     model_option: options.ModelOption = None,
     hf_repo: options.HubOption = None,
     metadata: Annotated[bool, typer.Option("--metadata", help="Show the file's metadata too.")] = False,
+    all_archs: Annotated[
+        bool, typer.Option("--all-archs", help="List the architectures that hotset runs, and where; no file is needed.")
+    ] = False,
     json: options.JsonOption = False,
     verbose: options.VerboseOption = False,
 ) -> None:
     """Show a file's architecture, experts, formats, bytes, and what fits which VRAM; nothing is loaded."""
     del verbose  # read where bugs are reported
     from hotset.checkpoint import open_model
+
+    if all_archs:
+        show_architectures(as_json=json)
+        return
     from hotset.cli.inspection import facts, header_numbers, inspect_file, metadata_rows
     from hotset.engine.loading import resolve
 
@@ -48,6 +55,17 @@ def inspect(
             show_vram(inspection.needs)
         if metadata:
             show([(key, f"{kind} {value}") for key, kind, value in metadata_rows(file.metadata)])
+
+
+def show_architectures(*, as_json: bool) -> None:
+    """Every architecture with models that use it and where it runs."""
+    from hotset.model.listing import architecture_rows
+
+    rows = architecture_rows()
+    if as_json:
+        put_json({name: {"models": models, "runs_on": status.split(", ")} for name, models, status in rows})
+    else:
+        show([(name, f"{status:8}  {models}") for name, models, status in rows])
 
 
 def show(rows: list[Row]) -> None:

@@ -126,23 +126,26 @@ def _state_elements(mixer: Mixer | None) -> int:
 
 @dataclass(frozen=True)
 class Architecture:
-    """An architecture that hotset runs: its GGUF name, models that use it, and how to read the config of a file."""
+    """An architecture that hotset runs: its GGUF name, models that use it, how to read the config of a file, and whether GPU kernels know it."""
 
     name: str
     models: str
     read: Callable[[Keys], ModelConfig]
+    on_gpu: bool = False
 
 
 ARCHITECTURES: dict[str, Architecture] = {}
 
 
-def architecture(name: str, models: str) -> Callable[[Callable[[Keys], ModelConfig]], Callable[[Keys], ModelConfig]]:
-    """Register the function that reads the config of GGUF architecture `name`."""
+def architecture(
+    name: str, models: str, *, on_gpu: bool = False
+) -> Callable[[Callable[[Keys], ModelConfig]], Callable[[Keys], ModelConfig]]:
+    """Register the function that reads the config of GGUF architecture `name`; `models` names some that use it."""
 
     def register(read: Callable[[Keys], ModelConfig]) -> Callable[[Keys], ModelConfig]:
         if name in ARCHITECTURES:
             raise ValueError(f"architecture {name} is registered twice")
-        ARCHITECTURES[name] = Architecture(name, models, read)
+        ARCHITECTURES[name] = Architecture(name, models, read, on_gpu)
         return read
 
     return register

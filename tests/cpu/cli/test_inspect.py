@@ -119,3 +119,12 @@ def test_the_most_used_format_comes_first():
 )
 def test_what_fits_is_said_in_words(row, text):
     assert vram_text(row, 128) == text
+
+
+def test_all_architectures_are_listed_without_a_file(call):
+    result = call("inspect", "--all-archs")
+    assert result.code == 0
+    assert "deepseek2" in result.out
+    listed = json.loads(call("inspect", "--all-archs", "--json").out)
+    assert listed["qwen3moe"]["runs_on"] == ["CPU", "GPU"]
+    assert all(entry["models"] for entry in listed.values())

@@ -13,6 +13,7 @@ import hotset
 from hotset.errors import UnsupportedError
 from hotset.gguf import open_gguf
 from hotset.model import ARCHITECTURES, model_config
+from hotset.model.device_support import missing_on_device
 from hotset.model.tensors import Tensors
 from reference import relative_rms
 
@@ -85,3 +86,10 @@ def test_no_bit_depends_on_the_cut_of_a_prompt_or_on_the_cache(name):
     assert np.array_equal(whole.view(np.uint32), by_step.view(np.uint32))
     other = hotset.load(path, device="cpu", expert_cache="off", threads=1).logits(tokens, mode="fast")
     assert np.array_equal(whole.view(np.uint32), other.view(np.uint32))
+
+
+@pytest.mark.parametrize("name", [*names(quantised=False), *names(quantised=True)])
+def test_what_is_listed_as_running_on_a_gpu_lacks_nothing_there(name):
+    with open_gguf(FOLDER / f"{name}.gguf") as file:
+        config, tensors = model_config(file.metadata), Tensors(file)
+        assert ARCHITECTURES[config.architecture].on_gpu == (not missing_on_device(config, tensors))
