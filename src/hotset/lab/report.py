@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +76,12 @@ def plots(study: Study, outcomes: Sequence[Outcome]) -> dict[str, bytes]:
         raise InputError("plots need Matplotlib: pip install 'hotset[plots]'") from error
 
     drawn = {}
-    drawings = {"hit-rates": partial(_hit_rates, outcomes=outcomes), "reuse": _reuse, "heat": _heat, "needs": _needs}
+    drawings: dict[str, Callable[[Any, Study], None]] = {
+        "hit-rates": partial(_hit_rates, outcomes=outcomes),
+        "reuse": _reuse,
+        "heat": _heat,
+        "needs": _needs,
+    }
     for name, draw in drawings.items():
         figure = Figure(figsize=(9, 5.5), layout="constrained")
         draw(figure, study)
