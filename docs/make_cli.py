@@ -19,8 +19,13 @@ def page() -> str:
     """All commands; laid out here, as the layout of `--help` is Typer's and changes with its version."""
     group: Any = typer.main.get_command(app)
     commands = [section("hotset COMMAND", group)]
-    commands += [section(f"hotset {name} [OPTIONS] MODEL", command) for name, command in group.commands.items()]
+    commands += [section(f"hotset {name} [OPTIONS] {given(c)}", c) for name, c in group.commands.items()]
     return HEAD + "".join(commands)
+
+
+def given(command: Any) -> str:
+    """What stands behind the options."""
+    return " ".join(p.metavar for p in command.params if p.param_type_name == "argument")
 
 
 def section(usage: str, command: Any) -> str:

@@ -171,7 +171,8 @@ def table(outcomes: Sequence[Outcome]) -> str:
 def check_run(path: Path, *, json: bool) -> None:
     """Say whether the replay of a recorded run counts what the engine counted; raises HotsetError where it does not."""
     from hotset.experts.simulate import replay_run
-    from hotset.experts.trace_file import PHASES, read_run
+    from hotset.experts.trace_file import PHASES
+    from hotset.experts.trace_reader import read_run
 
     run = read_run(path)
     if not run.complete:

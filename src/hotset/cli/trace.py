@@ -24,7 +24,7 @@ def trace(
     decode: Annotated[int, typer.Option("--decode", metavar="N", help="Decode steps behind each piece of text; 0: none.")] = 128,
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The trace file to write.")] = "run.trace",
     temp: Annotated[float, typer.Option(metavar="X", help="Temperature; 0 takes the most probable token.")] = 0.8,
-    seed: Annotated[int, typer.Option("-s", "--seed", metavar="N", help="The same seed gives the same text.")] = 0,
+    seed: Annotated[int, typer.Option("-s", "--seed", metavar="N", help="The same seed gives the same text.", show_default="0")] = 0,
     ctx_size: options.ContextOption = None,
     threads: options.ThreadsOption = None,
     device: options.DeviceOption = "auto",

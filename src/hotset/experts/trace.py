@@ -11,7 +11,8 @@ import numpy as np
 
 from hotset.errors import FileError, InputError
 from hotset.experts.trace_csv import read_picks
-from hotset.experts.trace_file import MAGIC, Phase, RecordedRun, read_run
+from hotset.experts.trace_file import MAGIC, Phase, RecordedRun
+from hotset.experts.trace_reader import read_run
 
 if TYPE_CHECKING:
     from pathlib import Path

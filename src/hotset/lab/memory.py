@@ -20,7 +20,7 @@ CLOCK, N_SLOTS, HAND, N_RESIDENT, N_NUMBERS = range(5)
 
 
 class Memory(NamedTuple):
-    """`score` and `uses` of every expert, its second time `before`, whether it is `resident`, the last request that `held` it.
+    """`score` of every expert, not negative, and the same bits as whole numbers in `order`; its `uses`, its second time `before`, whether it is `resident`, the last request that `held` it.
 
     `following` and `previous` link the experts of each list, of which expert e is in `place[e]`; `length` counts them. `number` has the
     request's number, the slots, a hand and the residents; `value` a number of the policy's own; `decay` its fading per step; `cost` bytes
@@ -28,6 +28,7 @@ class Memory(NamedTuple):
     """
 
     score: NDArray[Any]
+    order: NDArray[Any]
     uses: NDArray[np.int64]
     before: NDArray[np.int64]
     resident: NDArray[np.uint8]
@@ -47,12 +48,14 @@ def new_memory(
 ) -> Memory:
     """An empty pool."""
     n = len(cost)
+    score = np.zeros(n, score_type)
     links = np.arange(n + N_LISTS, dtype=np.int32)
     number = np.zeros(N_NUMBERS, np.int64)
     number[N_SLOTS] = n_slots
     number[HAND] = NOWHERE
     return Memory(
-        score=np.zeros(n, score_type),
+        score=score,
+        order=score.view(np.int32 if score.itemsize == 4 else np.int64),
         uses=np.zeros(n, np.int64),
         before=np.zeros(n, np.int64),
         resident=np.zeros(n, np.uint8),
@@ -119,12 +122,17 @@ def take_last_loose(m: Memory, which: int) -> int:
 
 def lowest_score(m: Memory) -> int:
     """The resident with the lowest score that is not held (ties: the lowest number), NOWHERE if there is none."""
+    # Scores are not negative, so floats order as their bits do; the least of whole numbers is found a vector at a time.
     now = m.number[CLOCK]
-    victim = NOWHERE
-    for e in range(len(m.score)):
-        if m.resident[e] != 0 and m.held[e] != now and (victim < 0 or m.score[e] < m.score[victim]):
-            victim = e
-    return victim
+    order = m.order
+    none = np.iinfo(order.dtype).max
+    least = none
+    for e in range(len(order)):
+        least = min(least, order[e] if (m.resident[e] != 0) & (m.held[e] != now) else none)
+    for e in range(len(order)):
+        if order[e] == least and m.resident[e] != 0 and m.held[e] != now:
+            return e
+    return NOWHERE
 
 
 PARTS = (is_held, push, take, last, last_loose, take_last_loose, lowest_score)

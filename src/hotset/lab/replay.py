@@ -85,10 +85,18 @@ def compiled_loop(rules: Rules) -> Callable[..., None]:
 
 
 def replay(
-    rules: Rules, requests: Requests, n_slots: int, decay: NDArray[np.float32] | None = None, *, plain: bool = False
+    rules: Rules,
+    requests: Requests,
+    n_slots: int,
+    decay: NDArray[np.float32] | None = None,
+    ranking: NDArray[np.int64] | None = None,
+    *,
+    plain: bool = False,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Hits and overflows int64 [answers, layers] from a cold start; `plain` runs the loop in Python."""
+    """Hits and overflows int64 [answers, layers] from a cold start; `ranking` are scores to begin with; `plain` runs the loop in Python."""
     memory = new_memory(n_slots, requests.cost, rules.score_type, decay)
+    if ranking is not None:
+        memory.score[:] = ranking
     hits, overflows = np.zeros((2, *requests.needed.shape), np.int64)
     loop = make_loop(rules) if plain else compiled_loop(rules)
     loop(memory, requests.experts, requests.answer, requests.n_layers, hits, overflows)

@@ -76,7 +76,7 @@ def plots(study: Study, outcomes: Sequence[Outcome]) -> dict[str, bytes]:
         raise InputError("plots need Matplotlib: pip install 'hotset[plots]'") from error
 
     drawn = {}
-    drawings: dict[str, Callable[..., None]] = {
+    drawings: dict[str, Callable[[Any, Study], None]] = {
         "hit-rates": partial(_hit_rates, outcomes=outcomes),
         "reuse": _reuse,
         "heat": _heat,

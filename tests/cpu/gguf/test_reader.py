@@ -110,3 +110,16 @@ def test_a_missing_tensor_is_an_error_that_names_file_and_tensor():
 def test_reading_imports_neither_torch_nor_numba():
     code = "import sys, hotset.gguf; sys.exit(bool({'torch', 'numba', 'gguf'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_header_hash_tells_headers_and_sizes_apart_but_not_names(tmp_path):
+    content = DEMO.read_bytes()
+
+    def hash_of(name, data):
+        (tmp_path / name).write_bytes(data)
+        with open_gguf(tmp_path / name) as file:
+            return file.header_hash
+
+    renamed = content.replace(b"general.architecture", b"general.architecturf", 1)
+    assert hash_of("a.gguf", content) == hash_of("b.gguf", content[:-1] + b"x")
+    assert len({hash_of("c.gguf", content), hash_of("c.gguf", renamed), hash_of("c.gguf", content + b"more")}) == 3

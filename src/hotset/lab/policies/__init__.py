@@ -41,13 +41,14 @@ POLICIES: dict[str, Kind] = {
     "arc": Kind("recent and frequent ones in lists whose sizes adapt", segments.ARC),
     "w-tinylfu": Kind("a small window; its oldest stays if it was used more often than the other", segments.W_TINYLFU),
     "gdsf": Kind("uses times bytes, above the value at which the last one left", scored.GDSF),
-    "static": Kind("the most used of the whole trace, and nothing moves"),
+    "static": Kind("ranked once, by use over the whole trace: the lowest leaves", scored.FIXED),
     "belady": Kind("the one needed last leaves: the best of all that give every miss a slot"),
     "unbounded": Kind("a slot for every expert: only first uses miss", scored.LRU),
+    "placement": Kind("the most used of the whole trace get the slots, and nothing moves"),
     "optimum": Kind("like belady, but a miss may stay out: nothing hits more"),
 }
-# A bound for what no cache of ours does is shown on demand.
-NOT_IN_ALL = ("optimum",)
+# These leave misses in the overflow area though a slot could be had, so that belady is no bound for them: shown on demand.
+NOT_IN_ALL = ("placement", "optimum")
 
 
 @dataclass(frozen=True)
@@ -78,11 +79,11 @@ class LabPolicy:
         """Hits int64 [answers, layers] with so many slots, from a cold start."""
         if self.name in ("belady", "optimum"):
             return optimal_hits(requests, n_slots, keeps_own=self.name == "belady")
-        if self.name == "static":
+        if self.name == "placement":
             return fixed_hits(requests, n_slots)
         rules = POLICIES[self.name].rules
         assert rules is not None
-        return replay(rules, requests, n_slots, self.decay)[0]
+        return replay(rules, requests, n_slots, self.decay, requests.uses if self.name == "static" else None)[0]
 
 
 def parse_policies(text: str) -> list[LabPolicy]:

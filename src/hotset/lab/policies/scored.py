@@ -1,4 +1,4 @@
-"""Policies that give every expert a score and evict the lowest: LRU, LFU, LRFU, LRU-2, FIFO and GDSF. Scores of experts that left are kept, but for FIFO and GDSF.
+"""Policies that give every expert a score and evict the lowest: LRU, LFU, LRFU, LRU-2, a fixed ranking, FIFO and GDSF. Scores of experts that left are kept, but for FIFO and GDSF.
 
 LRU, LFU and LRFU are the expert cache's own (`experts.policy`), one row a request.
 """
@@ -73,5 +73,6 @@ LRU = Rules(note_time, ignore, evict_lowest, ignore)
 LFU = Rules(count_use, ignore, evict_lowest, ignore)
 LRFU = Rules(fade_and_add, ignore, evict_lowest, ignore, score_type=np.float32)
 LRU_2 = Rules(note_last_two_times, ignore, evict_lowest, ignore)
+FIXED = Rules(ignore_request, ignore, evict_lowest, ignore)
 FIFO = Rules(ignore_request, ignore, evict_lowest, note_arrival)
 GDSF = Rules(ignore_request, value_anew, evict_least_valued, value_first, score_type=np.float64)

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hotset.cli.trace import pieces
+from hotset.errors import InputError
+from hotset.experts.trace_reader import read_run
+
+
+def test_a_recorded_run_passes_the_check_and_can_be_simulated(call, tmp_path):
+    path = tmp_path / "run.trace"
+    result = call(
+        "trace", "demo", "-p", "The Debian installer is", "--decode", "12", "-o", path, "--device", "cpu", "--json"
+    )
+    assert result.code == 0
+    assert f"{path}: 5 tokens of text and 12 decoded" in result.out
+    facts = json.loads(result.out.splitlines()[-1])
+    assert facts["answers"] == 1
+    assert call("simulate", "--check", path).code == 0
+    (outcome,) = json.loads(call("simulate", path, "--slots", "25%", "--policy", "lru", "--json").out)
+    assert outcome["bytes_per_token"] > 0
+    assert read_run(path).header.model_hash
+
+
+def test_a_text_longer_than_the_context_becomes_several_answers():
+    assert pieces(list(range(10)), 4, 0) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def test_no_room_and_no_text_are_refused():
+    with pytest.raises(InputError, match="no room"):
+        pieces([1], 0, 100)
+    with pytest.raises(InputError, match="empty"):
+        pieces([], 10, 0)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([], "no text was given"),
+        (["-p", "x", "-f", "y"], "give the text one way"),
+        (["-p", "x", "--decode", "-1"], "give 0 or more"),
+    ],
+)
+def test_arguments_are_checked_before_a_long_load(call, args, message):
+    result = call("trace", "demo", *args)
+    assert (result.code, message in result.err) == (1, True)
