@@ -126,6 +126,8 @@ def memory_rows(plan: MemoryPlan) -> list[tuple[str, ...]]:
     rows.append(("total", "host", size_text(plan.total("host")), ""))
     if plan.budget is not None:
         rows.append(("total", "gpu", size_text(plan.total("gpu")), f"of {size_text(plan.budget)} allowed"))
+    if plan.usage is not None:
+        rows.append(("in use", "gpu", size_text(plan.usage.driver), "as the driver counts, without the reserve"))
     return rows
 
 
@@ -141,4 +143,5 @@ def engine_facts(engine: Engine, choices: Choices) -> dict[str, Any]:
         "notes": list(engine.notes),
         "memory": [{"name": r.name, "where": r.where, "bytes": r.n_bytes, "note": r.note} for r in engine.memory.rows],
         "n_slots": list(engine.memory.n_slots),
+        "gpu_in_use": engine.memory.usage.driver if engine.memory.usage else None,
     }

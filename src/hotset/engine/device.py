@@ -6,12 +6,14 @@ import gc
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hotset.engine.room import with_room
 from hotset.engine.runner import MODES, Drawn, Mode, TokenMask
 from hotset.engine.sampling import no_token
 from hotset.engine.seat import Seat
@@ -60,7 +62,7 @@ class ChunkBuffers:
     def empty(cls, model: DeviceModel, max_rows: int) -> ChunkBuffers:
         """Buffers for chunks of up to `max_rows` rows."""
         config, device = model.config, model.device
-        staging = Staging(model.bank.span_bytes, config.n_experts, device)
+        staging = Staging(model.bank.span_bytes, config.n_experts, device, model.bank.bounce)
         return cls(ChunkScratch(config, model.bank.spans, max_rows, staging.max_waves, device), staging)
 
 
@@ -126,7 +128,8 @@ class DeviceRunner:
 
     def kv(self, n_ctx: int, mode: Mode, n_seqs: int = 1) -> DeviceKV:
         """Empty keys and values for `n_seqs` sequences."""
-        return DeviceKV(self.model.config, n_ctx, n_seqs, self.model.device, half=mode == "fast")
+        config, device = self.model.config, self.model.device
+        return with_room(self.model.cache, lambda: DeviceKV(config, n_ctx, n_seqs, device, half=mode == "fast"))
 
     def ops(self, kv: DeviceKV, mode: Mode) -> DeviceOps:
         """The ops over given keys and values."""
@@ -176,18 +179,23 @@ class DeviceRunner:
         size = min(self.chunks.scratch.max_rows, MANY_LOGITS if len(wanted) > MANY_LOGITS else len(tokens))
         for at in range(0, len(tokens), size):
             part = tokens[at : at + size]
-            take_all = expects_all(len(part), config.n_experts, config.n_picks)
-            staging = self.chunks.staging
-            waves = (
-                ExpertWaves(model.bank, model.cache, staging, take_all=True)
-                if take_all
-                else PickedWaves(model.cache, staging)
-            )
-            ops = ChunkOps(config, kv, self.chunks.scratch, waves)
             batch = ChunkBatch(self.prompt_rows(part, start + at, len(part)), inside(wanted, start + at, len(part)))
-            logits: torch.Tensor = forward(ops, model.weights, batch)
+            logits, waves = with_room(model.cache, partial(self._chunk, kv, batch))
             self._meter.add_prompt(waves.in_place, waves.streamed)
             yield logits[:, : config.n_vocab]
+
+    def _chunk(self, kv: DeviceKV, batch: ChunkBatch) -> tuple[torch.Tensor, ExpertWaves | PickedWaves]:
+        """One chunk's logits; done again it gives the same: it stores the same keys and values, and no expert moves."""
+        config, model = self.model.config, self.model
+        assert self.chunks is not None
+        take_all = expects_all(len(batch.rows), config.n_experts, config.n_picks)
+        staging = self.chunks.staging
+        waves = (
+            ExpertWaves(model.bank, model.cache, staging, take_all=True)
+            if take_all
+            else PickedWaves(model.cache, staging)
+        )
+        return forward(ChunkOps(config, kv, self.chunks.scratch, waves), model.weights, batch), waves
 
     def warm_up(self) -> None:
         """Compile and capture what generating runs; nothing of it is counted, and the cache is as new after it."""

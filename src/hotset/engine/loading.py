@@ -246,8 +246,8 @@ def _load_host(source: Source, notes: list[str]) -> Engine:
 def _load_cuda(source: Source, notes: list[str]) -> Engine:
     from hotset.engine.device_loading import load_cuda, prompt_notes
 
-    runner, plan = load_cuda(source)
-    return _engine(source, runner, plan, [*notes, *prompt_notes(runner)])
+    runner, plan, more = load_cuda(source)
+    return _engine(source, runner, plan, [*notes, *prompt_notes(runner), *more])
 
 
 def _engine(source: Source, runner: Runner, plan: MemoryPlan, notes: list[str]) -> Engine:

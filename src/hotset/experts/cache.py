@@ -12,6 +12,7 @@ import triton
 
 from hotset.experts.host_cache import unroll_ring
 from hotset.experts.policy import LayerState, Policy, check_seed
+from hotset.experts.slots import equal_share
 from hotset.experts.stats import CacheStats, cache_stats
 from hotset.kernels.clock import NEVER, TIME_COLUMNS
 from hotset.kernels.fetch import fetch
@@ -54,6 +55,7 @@ class ExpertCache:
         self.bus_factor = bus_factor
         self._buffers = self._allocate(ring_steps)
         self.resize(shape.n_slots)
+        self.reset()
 
     def beside(self, n_slots: Sequence[int], policy: Policy, *, bus_factor: int = 1) -> ExpertCache:
         """Another cache over the same bank, with slots, tables and counts of its own; they share the overflow area, so they take turns."""
@@ -72,12 +74,19 @@ class ExpertCache:
         return area.fill_(POISON) if self._poison else area
 
     def resize(self, n_slots: Sequence[int]) -> None:
-        """Give each layer so many slots, all empty. Captured steps stay valid: they read where the slots are from the table."""
+        """Give each layer so many slots, all empty; counts and scores stay. Captured steps stay valid: they read where the slots are from the table."""
         self.shape = replace(self.shape, n_slots=tuple(n_slots))
         self._pool: torch.Tensor | None = None  # the old one goes before the new one comes
         self._pool = self._area(self.shape.slot_bytes)
         self._buffers.table.copy_(self._table())
-        self.reset()
+        self._empty()
+
+    def give_back(self, n_bytes: int) -> int:
+        """Hold at least `n_bytes` less of slots, or none at all; those that stay are empty. Returns the bytes given back."""
+        before = self.shape.slot_bytes
+        if n_bytes > 0 and before:
+            self.resize(equal_share(self.shape.span_bytes, self.shape.n_experts, max(0, before - n_bytes)))
+        return before - self.shape.slot_bytes
 
     def _table(self) -> torch.Tensor:
         """Return the address table int64 [layers, 5], see lookup.TABLE_COLUMNS."""
@@ -162,8 +171,11 @@ class ExpertCache:
         self.reset_stats()
         for scores in (buffers.step, buffers.score):
             scores.zero_()
-        buffers.slot_of.fill_(-1)
         buffers.ring.fill_(-1)
+        self._empty()
+
+    def _empty(self) -> None:
+        self._buffers.slot_of.fill_(-1)
         if self.policy.name == "static":
             for layer, n_slots in enumerate(self.shape.n_slots):
                 self.seed(layer, range(n_slots))
