@@ -29,6 +29,7 @@ class Choices:
     pre: str | None = None
     n_ubatch: int | None = None
     graph: bool = True
+    page_lock: str | None = None
     why_n_ctx: str = "as asked"
     arms: str = ""
     record_steps: int = 0
@@ -52,6 +53,7 @@ def open_engine(choices: Choices) -> Engine:
                 n_ubatch=choices.n_ubatch,
                 graph=choices.graph,
                 record_steps=choices.record_steps,
+                page_lock=choices.page_lock,
                 progress=progress,
             )
         say(f"expert caches, measured side by side: {choices.arms}" if choices.arms else cache_line(engine))

@@ -190,9 +190,10 @@ class DeviceRunner:
         assert self.chunks is not None
         take_all = expects_all(len(batch.rows), config.n_experts, config.n_picks)
         staging = self.chunks.staging
+        # What the device cannot read as a whole the host brings, who then has to know the picks.
         waves = (
-            ExpertWaves(model.bank, model.cache, staging, take_all=True)
-            if take_all
+            ExpertWaves(model.bank, model.cache, staging, take_all=take_all)
+            if take_all or model.bank.bounce
             else PickedWaves(model.cache, staging)
         )
         return forward(ChunkOps(config, kv, self.chunks.scratch, waves), model.weights, batch), waves

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 
-from hotset.engine.cuda import address_of, driver_library, free_before_context
+from hotset.engine.cuda import CudaLocker, address_of, driver_library, free_before_context, host_call
 from hotset.engine.device import DeviceModel, DeviceRunner
 from hotset.engine.memory import MIB, DeviceNeeds, MemoryPlan, Usage, chunk_rows, device_plan, kv_bytes, reserve_bytes
+from hotset.engine.page_locking import page_lock, relay_for
 from hotset.engine.room import keep_reserve
 from hotset.errors import PlacementError
-from hotset.experts.bank import ExpertBank, device_address
+from hotset.experts.bank import ExpertBank
 from hotset.experts.cache import ExpertCache
 from hotset.experts.policy import Policy
 from hotset.kernels.tuning import TENSOR_CORES_FROM, has_tensor_cores
+from hotset.model.batch import MAX_ROWS
 from hotset.model.device_ops import DevicePlace
 from hotset.model.loading import load_weights
 
@@ -62,9 +64,16 @@ def load_cuda(source: Source) -> tuple[DeviceRunner, MemoryPlan, list[str]]:
     budget = _budget(source.options.vram_bytes)
     bank = ExpertBank(source.spans, source.config.n_experts)
     source.fill(bank)
-    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    bank.page_lock(runtime, lambda done: source.progress("page-locking", done, bank.n_bytes))
-    return _out_of_memory_is_named(lambda: _place(source, bank, budget))
+    locker = CudaLocker(driver_library())
+    note = page_lock(
+        bank,
+        locker,
+        source.options.page_lock_bytes,
+        MAX_ROWS * source.config.n_picks,
+        lambda done: source.progress("page-locking", done, bank.n_bytes),
+    )
+    runner, plan, notes = _out_of_memory_is_named(lambda: _place(source, bank, budget))
+    return runner, plan, [note, *notes] if note else notes
 
 
 def _budget(asked: int | None) -> Budget:
@@ -87,14 +96,14 @@ def _place(source: Source, bank: ExpertBank, budget: Budget) -> tuple[DeviceRunn
     config, device = source.config, budget.device
     weights = load_weights(source.tensors, config, source.spans, DevicePlace(device))
     weight_bytes = budget.usage().allocated
-    shift = device_address(bank.base[0], driver_library()) - bank.base[0]
     no_slots = source.shape((0,) * len(source.spans))
     cache = ExpertCache(
         no_slots,
         Policy.parse(source.options.policy),
-        [base + shift for base in bank.base],
+        [base + bank.shift for base in bank.base],
         device,
         ring_steps=source.options.record_steps,
+        relay=relay_for(bank, MAX_ROWS * config.n_picks, host_call(driver_library())),
     )
     model = DeviceModel(config, weights, bank, cache, device)
     rows = source.options.n_ubatch or chunk_rows(config, budget.n_bytes)
@@ -111,7 +120,7 @@ def _place(source: Source, bank: ExpertBank, budget: Budget) -> tuple[DeviceRunn
         overflow=no_slots.overflow_bytes,
         reserve=budget.reserve,
     )
-    plan = device_plan(config, source.spans, needs, source.options.size, budget.n_bytes)
+    plan = device_plan(config, source.spans, needs, source.options.size, budget.n_bytes, page_locked=bank.locked_bytes)
     plan, notes = fill_room(cache, plan, budget)
     runner.reset_stats()
     return runner, plan, notes

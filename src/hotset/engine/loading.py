@@ -58,6 +58,7 @@ class LoadOptions:
     record_steps: int = 0
     graph: bool = True
     n_ubatch: int | None = None
+    page_lock: str | int | None = None
 
     def __post_init__(self) -> None:
         if self.device not in ("auto", "cuda", "cpu"):
@@ -66,6 +67,10 @@ class LoadOptions:
             checked_ctx(self.n_ctx)
         if self.n_ubatch is not None and not (type(self.n_ubatch) is int and 16 <= self.n_ubatch <= 4096):
             raise InputError(f"n_ubatch (-ub) must be 16 to 4096 tokens, not {self.n_ubatch!r}")
+        if isinstance(self.page_lock, int) and (isinstance(self.page_lock, bool) or self.page_lock < 0):
+            raise InputError(
+                f"page_lock must be a size such as 8GiB, bytes of 0 or more, or off, not {self.page_lock!r}"
+            )
         if not (type(self.record_steps) is int and self.record_steps >= 0):
             raise InputError(f"record_steps must be 0 or more, not {self.record_steps!r}")
 
@@ -78,6 +83,13 @@ class LoadOptions:
         if self.vram is None or isinstance(self.vram, int):
             return self.vram
         return parse_bytes(self.vram, "vram")
+
+    @property
+    def page_lock_bytes(self) -> int | None:
+        """How much of the experts may be page-locked, None for all of them."""
+        if self.page_lock is None or isinstance(self.page_lock, int):
+            return self.page_lock
+        return 0 if self.page_lock.strip().lower() == "off" else parse_bytes(self.page_lock, "page_lock")
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,6 +168,7 @@ def load(
     record_steps: int = 0,
     graph: bool = True,
     n_ubatch: int | None = None,
+    page_lock: str | int | None = None,
     progress: Progress = no_progress,
 ) -> Engine:
     """Load a model and make it ready.
@@ -166,19 +179,21 @@ def load(
     lru, lfu or static. `vram` bounds all that is put on the GPU ("8GiB" or bytes). `n_ctx` is the context in tokens, `threads` the CPU
     threads (default: physical cores). `pre` overrides the tokenizer's name for splitting text. `record_steps` keeps the picks of so many
     last steps. `graph` False launches a GPU step's kernels one by one instead of as one captured graph. `n_ubatch` is how many tokens of a prompt
-    the GPU computes at once (default: by VRAM, at most 4,096). `progress` is called with a stage, what is done and the whole.
+    the GPU computes at once (default: by VRAM, at most 4,096). `page_lock` is how much of the experts may be page-locked for the GPU to read
+    ("8GiB", bytes, or "off"; default: all): what is not goes through a small buffer, slower and with the same results. `progress` is called with a stage, what is done and the whole.
 
     Raises HotsetError: FileError (the file), PlacementError (memory), DeviceError (the GPU), InputError (an argument).
     """
     options = LoadOptions(
         device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=n_ctx, threads=threads, pre=pre, record_steps=record_steps,
         graph=graph,
-        n_ubatch=n_ubatch,
+        n_ubatch=n_ubatch, page_lock=page_lock,
     )  # fmt: skip
     (
         Policy.parse(options.policy),
         options.size,
         options.vram_bytes,
+        options.page_lock_bytes,
     )  # all arguments are checked before a long load begins
     checked_threads(options.threads)
     file = open_model(resolve(model, progress))

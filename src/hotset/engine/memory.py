@@ -172,9 +172,18 @@ class DeviceNeeds:
 
 
 def device_plan(
-    config: ModelConfig, spans: Sequence[SpanLayout], needs: DeviceNeeds, size: CacheSize, budget: int
+    config: ModelConfig,
+    spans: Sequence[SpanLayout],
+    needs: DeviceNeeds,
+    size: CacheSize,
+    budget: int,
+    *,
+    page_locked: int | None = None,
 ) -> MemoryPlan:
-    """Slots for `size` within `budget` bytes of VRAM; PlacementError where the rest, or the size asked for, does not fit."""
+    """Slots for `size` within `budget` bytes of VRAM; PlacementError where the rest, or the size asked for, does not fit.
+
+    `page_locked` bytes of the experts are, None for all of them.
+    """
     span_bytes = [s.n_bytes for s in spans]
     room = budget - needs.total
     if room < 0:
@@ -190,6 +199,8 @@ def device_plan(
             f"the expert cache asked for needs {slots / GIB:.2f} GiB and {room / GIB:.2f} GiB are left of {budget / GIB:.2f} GiB; "
             "use --expert-cache auto or a smaller size"
         )
+    experts = sum(span_bytes) * config.n_experts
+    locked = experts if page_locked is None else page_locked
     rows = (
         MemoryRow("CUDA context", "gpu", needs.context, "the driver's own, kernels and captured steps"),
         MemoryRow("weights", "gpu", needs.weights, "attention, norms, routers, embedding, output"),
@@ -199,6 +210,8 @@ def device_plan(
         MemoryRow("rounding", "gpu", needs.rounding, "the allocator takes whole blocks"),
         MemoryRow("slots", "gpu", slots, slots_note(n_slots, config)),
         MemoryRow("reserve", "gpu", needs.reserve, "left free"),
-        MemoryRow("experts", "host", sum(span_bytes) * config.n_experts, "page-locked"),
+        MemoryRow(
+            "experts", "host", experts, "page-locked" if locked == experts else f"{locked / GIB:.1f} GiB page-locked"
+        ),
     )
     return MemoryPlan(rows, n_slots, budget)
