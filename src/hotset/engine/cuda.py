@@ -72,6 +72,7 @@ class CudaLocker:
 
     def shift(self, start: int) -> int:
         """See bounce.Locker; DeviceError where the GPU sees no host memory at all."""
+        self._driver.cuCtxSetCurrent(self._context)
         there = ctypes.c_uint64()
         if self._driver.cuMemHostGetDevicePointer_v2(ctypes.byref(there), ctypes.c_void_p(start), 0):
             raise DeviceError("the GPU cannot read page-locked host memory here; run with --device cpu")

@@ -19,7 +19,7 @@ from hotset.engine.sampling import no_token
 from hotset.engine.seat import Seat
 from hotset.engine.stats import Meter, Stats
 from hotset.experts.picked_waves import PickedWaves
-from hotset.experts.waves import ExpertWaves, Staging, expects_all
+from hotset.experts.waves import ExpertWaves, IdleWaves, Staging, expects_all
 from hotset.kernels.rows import Rows
 from hotset.kernels.sampler import ENDED, NO_TOKEN
 from hotset.model.batch import MAX_ROWS
@@ -42,7 +42,7 @@ MANY_LOGITS = 256
 
 @dataclass(frozen=True, eq=False)
 class DeviceModel:
-    """A loaded model: weights and cache on the device, experts in page-locked host memory."""
+    """A loaded model: weights and cache on the device, experts in host memory that is page-locked as far as may be."""
 
     config: ModelConfig
     weights: Weights
@@ -62,7 +62,7 @@ class ChunkBuffers:
     def empty(cls, model: DeviceModel, max_rows: int) -> ChunkBuffers:
         """Buffers for chunks of up to `max_rows` rows."""
         config, device = model.config, model.device
-        staging = Staging(model.bank.span_bytes, config.n_experts, device, model.bank.bounce)
+        staging = Staging(model.bank.span_bytes, config.n_experts, device)
         return cls(ChunkScratch(config, model.bank.spans, max_rows, staging.max_waves, device), staging)
 
 
@@ -198,13 +198,32 @@ class DeviceRunner:
         )
         return forward(ChunkOps(config, kv, self.chunks.scratch, waves), model.weights, batch), waves
 
-    def warm_up(self) -> None:
-        """Compile and capture what generating runs; nothing of it is counted, and the cache is as new after it."""
+    def compile(self) -> None:
+        """Run everything idle that generating runs: kernels compile and buffers are made, and no expert is read."""
         for seat in self._free_seats:
-            seat.warm_up()
-        for n in (MAX_ROWS, MAX_ROWS + 1):
-            self.logits([0] * n, [n - 1], "fast", stepwise=False)
+            seat.compile()
+        ops = self.ops(self.kv(MAX_ROWS + 1, "fast"), "fast")
+        self.forward(ops, DeviceBatch(self.idle_rows(MAX_ROWS), (MAX_ROWS - 1,)))
+        if self.chunks:
+            config = self.model.config
+            idle = IdleWaves(config.n_experts, self.model.device)
+            n = MAX_ROWS + 1
+            batch = ChunkBatch(self.prompt_rows([0] * n, 0, n), (n - 1,))
+            forward(ChunkOps(config, ops.kv, self.chunks.scratch, idle), self.model.weights, batch)
         self.reset_cache()
+
+    def warm_up(self) -> None:
+        """Capture the steps and run a prompt: from here on the bank, and what brings its experts, stay as they are. Nothing of it is counted."""
+        for seat in self._free_seats:
+            seat.capture()
+        n = MAX_ROWS + 1
+        self.logits([0] * n, [n - 1], "fast", stepwise=False)
+        self.reset_cache()
+
+    def idle_rows(self, m: int) -> Rows:
+        """Rows of nothing."""
+        table = [[0] * m, list(range(m)), [0] * m, [0] * m]
+        return Rows(*torch.tensor(table, dtype=torch.int32, device=self.model.device))
 
     def logits(
         self, tokens: Sequence[int], wanted: Sequence[int], mode: Mode, *, stepwise: bool

@@ -10,6 +10,7 @@ import torch
 
 from hotset.engine.cuda import CudaLocker, address_of, driver_library, free_before_context, host_call
 from hotset.engine.device import DeviceModel, DeviceRunner
+from hotset.engine.filling import Filling
 from hotset.engine.memory import MIB, DeviceNeeds, MemoryPlan, Usage, chunk_rows, device_plan, kv_bytes, reserve_bytes
 from hotset.engine.page_locking import page_lock, relay_for
 from hotset.engine.room import keep_reserve
@@ -63,17 +64,16 @@ def load_cuda(source: Source) -> tuple[DeviceRunner, MemoryPlan, list[str]]:
     """The runner of a checked file on the current CUDA device, its memory table, and what the user should be told."""
     budget = _budget(source.options.vram_bytes)
     bank = ExpertBank(source.spans, source.config.n_experts)
-    source.fill(bank)
-    locker = CudaLocker(driver_library())
-    note = page_lock(
-        bank,
-        locker,
-        source.options.page_lock_bytes,
-        MAX_ROWS * source.config.n_picks,
-        lambda done: source.progress("page-locking", done, bank.n_bytes),
-    )
-    runner, plan, notes = _out_of_memory_is_named(lambda: _place(source, bank, budget))
-    return runner, plan, [note, *notes] if note else notes
+    locker, n_spans = CudaLocker(driver_library()), MAX_ROWS * source.config.n_picks
+    limit = source.options.page_lock_bytes
+
+    def lock(ready: Callable[[int], None]) -> str | None:
+        return page_lock(
+            bank, locker, limit, n_spans, lambda done: source.progress("page-locking", done, bank.n_bytes), ready
+        )
+
+    with Filling(lambda gauge: source.fill(bank, gauge), lock) as filling:
+        return _out_of_memory_is_named(lambda: _place(source, bank, budget, filling))
 
 
 def _budget(asked: int | None) -> Budget:
@@ -91,8 +91,10 @@ def _budget(asked: int | None) -> Budget:
     return budget
 
 
-def _place(source: Source, bank: ExpertBank, budget: Budget) -> tuple[DeviceRunner, MemoryPlan, list[str]]:
-    """Weights, buffers and captured steps onto the device; then as many slots as there is room for."""
+def _place(
+    source: Source, bank: ExpertBank, budget: Budget, filling: Filling
+) -> tuple[DeviceRunner, MemoryPlan, list[str]]:
+    """Weights, buffers and captured steps onto the device while the bank is being filled; then as many slots as there is room for."""
     config, device = source.config, budget.device
     weights = load_weights(source.tensors, config, source.spans, DevicePlace(device))
     weight_bytes = budget.usage().allocated
@@ -100,10 +102,9 @@ def _place(source: Source, bank: ExpertBank, budget: Budget) -> tuple[DeviceRunn
     cache = ExpertCache(
         no_slots,
         Policy.parse(source.options.policy),
-        [base + bank.shift for base in bank.base],
+        bank.base,
         device,
         ring_steps=source.options.record_steps,
-        relay=relay_for(bank, MAX_ROWS * config.n_picks, host_call(driver_library())),
     )
     model = DeviceModel(config, weights, bank, cache, device)
     rows = source.options.n_ubatch or chunk_rows(config, budget.n_bytes)
@@ -111,8 +112,12 @@ def _place(source: Source, bank: ExpertBank, budget: Budget) -> tuple[DeviceRunn
         rows = 0
     runner = DeviceRunner(model, source.n_ctx, use_graphs=source.options.graph, chunk_rows=min(rows, source.n_ctx))
     source.progress("kernels", 0, 1)
-    runner.warm_up()
+    runner.compile()
     source.progress("kernels", 1, 1)
+    note = filling.finish()
+    relay = relay_for(bank, MAX_ROWS * config.n_picks, host_call(driver_library()) if bank.bounce else None)
+    cache.attach([base + bank.shift for base in bank.base], relay)
+    runner.warm_up()
     needs = DeviceNeeds.measured(
         budget.usage(),
         weights=weight_bytes,
@@ -123,7 +128,7 @@ def _place(source: Source, bank: ExpertBank, budget: Budget) -> tuple[DeviceRunn
     plan = device_plan(config, source.spans, needs, source.options.size, budget.n_bytes, page_locked=bank.locked_bytes)
     plan, notes = fill_room(cache, plan, budget)
     runner.reset_stats()
-    return runner, plan, notes
+    return runner, plan, [note, *notes] if note else notes
 
 
 def prompt_notes(runner: DeviceRunner) -> list[str]:

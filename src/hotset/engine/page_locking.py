@@ -12,13 +12,19 @@ from hotset.experts.relay import HostCall, Relay
 
 
 def page_lock(
-    bank: ExpertBank, locker: Locker, limit: int | None, n_spans: int, progress: Callable[[int], None]
+    bank: ExpertBank,
+    locker: Locker,
+    limit: int | None,
+    n_spans: int,
+    progress: Callable[[int], None] = lambda _: None,
+    ready: Callable[[int], None] = lambda _: None,
 ) -> str | None:
     """Page-lock the bank, or what `limit` and the driver let be, with a bounce buffer of up to `n_spans` for the rest: then a line that says what that costs.
 
-    DeviceError where the driver refuses the bounce buffer too.
+    `progress` and `ready`: see ExpertBank.page_lock. DeviceError where the driver refuses the bounce buffer too.
     """
-    willing = bank.page_lock(locker, limit, progress)
+    willing = bank.page_lock(locker, limit, progress, ready)
+    ready(bank.n_bytes)
     if bank.locked_bytes == bank.n_bytes:
         return None
     bank.bounce = Bounce(locker, max(bank.span_bytes), n_spans)

@@ -55,14 +55,15 @@ class ExpertBank:
         starts = np.cumsum([0, *(b * self.n_experts for b in self.span_bytes)])[:-1]
         return tuple(self.address + int(s) for s in starts)
 
-    def fill(self, layer: int, role: str, blocks: Bytes) -> None:
-        """GGUF bytes of one role's experts, uint8 [n_experts * rows * row_bytes], into the layer's spans."""
+    def fill(self, layer: int, role: str, blocks: Bytes, first: int = 0) -> None:
+        """GGUF bytes of one role's experts from `first` on, uint8 [n * rows * row_bytes], into the layer's spans; on the calling thread alone."""
         span = self.spans[layer]
+        matrix = span.matrix(role)
         rearrange(
-            span.matrix(role),
+            matrix,
             blocks,
-            self.base[layer] + span.start(role),
-            n_items=self.n_experts,
+            self.base[layer] + first * span.n_bytes + span.start(role),
+            n_items=blocks.size // (matrix.rows * matrix.row_bytes),
             target_stride=span.n_bytes,
         )
 
@@ -72,14 +73,19 @@ class ExpertBank:
         return self.data[start : start + self.span_bytes[layer]]
 
     def page_lock(
-        self, locker: Locker, limit: int | None = None, progress: Callable[[int], None] = lambda _: None
+        self,
+        locker: Locker,
+        limit: int | None = None,
+        progress: Callable[[int], None] = lambda _: None,
+        ready: Callable[[int], None] = lambda _: None,
     ) -> bool:
         """Page-lock the bank from its start on for reads by the GPU, all of it or what `limit` bytes and the driver allow; False where the driver refused.
 
-        `progress` is told how many bytes are. A refusal gives a piece back, so that the driver has room for what else must be locked.
+        `progress` is told how many bytes are; `ready` is called with how many come next and may wait for them to be filled. A refusal gives a piece back, so that the driver has room for what else must be locked.
         """
         self._locker = locker
         for start, size in self._pieces(self._lockable(limit)):
+            ready(start + size)
             if not locker.lock(self.address + start, size):
                 self._unlock_last()
                 return False

@@ -32,8 +32,9 @@ POISON = 0xFF  # NaN in every float format: a span read before it was filled sho
 class ExpertCache:
     """Slots per layer and what is in them. Nothing is allocated after the constructor: lookup and fetch may be captured.
 
-    `bus_factor` copies of every fetch imitate a bus that many times slower. `overflow` is the area of another cache to share. `bank_base` has the address of expert 0 of every layer, as the
-    device reads it; the bank must outlive the cache. `relay` brings what the device cannot read; it is there before a step is captured.
+    `bus_factor` copies of every fetch imitate a bus that many times slower. `overflow` is the area of another cache to share. `bank_base`
+    has the address of expert 0 of every layer, as the device reads it; the bank must outlive the cache. `relay` brings what the device
+    cannot read.
     """
 
     def __init__(
@@ -86,6 +87,11 @@ class ExpertCache:
         self._pool = self._area(self.shape.slot_bytes)
         self._buffers.table.copy_(self._table())
         self._empty()
+
+    def attach(self, bank_base: Sequence[int], relay: Relay | None) -> None:
+        """Say where the bank lies, once that is known, and what brings of it what the device cannot read."""
+        self.bank_base, self.relay = tuple(bank_base), relay
+        self._buffers.table.copy_(self._table())
 
     def give_back(self, n_bytes: int) -> int:
         """Hold at least `n_bytes` less of slots, or none at all; those that stay are empty. Returns the bytes given back."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -73,17 +73,11 @@ class BouncePieces:
 
 
 class Staging:
-    """Two buffers of device memory, the stream that fills them, and the bounce buffer of a bank that is not page-locked as a whole."""
+    """Two buffers of device memory, the stream that fills them, and what a bank's bounce buffer gives to that."""
 
-    def __init__(
-        self,
-        span_bytes: tuple[int, ...],
-        n_experts: int,
-        device: torch.device | str,
-        bounce: Bounce | None = None,
-    ) -> None:
+    def __init__(self, span_bytes: tuple[int, ...], n_experts: int, device: torch.device | str) -> None:
         self.device = torch.device(device)
-        self.bounce = BouncePieces(bounce, self.device) if bounce else None
+        self.bounce: BouncePieces | None = None
         largest = max(span_bytes)
         self.wave_experts = max(1, min(n_experts, WAVE_BYTES // largest))
         self.max_waves = 1 + -(-n_experts // self.wave_experts)
@@ -104,6 +98,25 @@ def expects_all(n_rows: int, n_experts: int, n_picks: int) -> bool:
     return n_picks == n_experts or n_rows >= math.log(1 - ALL_FROM) / math.log(1 - n_picks / n_experts)
 
 
+class IdleWaves:
+    """Waves that bring nothing and in which nobody computes: kernels compile while the bank is still being filled."""
+
+    def __init__(self, n_experts: int, device: torch.device) -> None:
+        order = torch.arange(n_experts, dtype=torch.int32, device=device)
+        ranks = torch.zeros(2, dtype=torch.int32, device=device)
+        self._cut = Cut(order, ranks, torch.zeros(n_experts, dtype=torch.int64, device=device), 1)
+
+    def cut(self, layer: int, picks: torch.Tensor) -> Cut:
+        """One wave without an expert."""
+        del layer, picks
+        return self._cut
+
+    def present(self, layer: int, wave: int) -> AbstractContextManager[None]:
+        """Nothing is waited for."""
+        del layer, wave
+        return nullcontext()
+
+
 class ExpertWaves:
     """The waves of one prompt's chunk, layer by layer; `take_all` brings every expert without looking at the picks."""
 
@@ -113,6 +126,8 @@ class ExpertWaves:
         self._base = [b - bank.address for b in bank.base]
         self._span_bytes = bank.span_bytes
         self._staging = staging
+        if bank.bounce and not staging.bounce:
+            staging.bounce = BouncePieces(bank.bounce, staging.device)
         self._resident = cache.slot_addresses()
         self._copies: list[Copy] = []
         self._started = 0

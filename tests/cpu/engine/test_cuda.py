@@ -57,7 +57,7 @@ def test_memory_is_locked_mapped_and_in_the_context_of_the_thread_that_made_the_
     locker.unlock(big)
     portable_and_mapped = 3
     there = ("context", CONTEXT)
-    assert driver.calls == [there, ("lock", big, 5 << 30, portable_and_mapped), there, ("unlock", big)]
+    assert driver.calls == [there, ("lock", big, 5 << 30, portable_and_mapped), there, there, ("unlock", big)]
 
 
 def test_a_refusal_to_lock_is_an_answer_and_memory_the_gpu_cannot_see_an_error():

@@ -176,3 +176,15 @@ def test_the_page_locked_share_changes_no_bit(source):
         found.append(np.concatenate([step, runner.logits(tokens, [8], "fast", stepwise=False)]))
     assert np.isfinite(found[0]).all()
     assert all(np.array_equal(found[0], other) for other in found[1:])
+
+
+def test_compiling_reads_no_expert_and_leaves_nothing_behind(source):
+    runner = device_runner(source, 2, chunk_rows=16)
+    cache = runner.model.cache
+    n_layers = cache.shape.n_layers
+    cache.attach([0] * n_layers, None)  # whoever reads an expert now reads address 0
+    runner.compile()
+    stats = cache.stats()
+    assert (stats.hits, stats.misses, stats.requests) == ((0,) * n_layers,) * 3
+    assert all((cache.state(layer).slot_of_expert == -1).all() for layer in range(n_layers))
+    assert runner.stats().prompt.tokens == 0

@@ -126,7 +126,7 @@ def test_waves_of_a_prompt_bring_the_same_bytes(locked, monkeypatch):
     monkeypatch.setattr(bounce_module, "PIECE_BYTES", 1)  # pieces of one span, so that a wave takes several
     bank = make_bank(locked)
     cache = make_cache(bank, 0)
-    waves = ExpertWaves(bank, cache, Staging(bank.span_bytes, N_EXPERTS, "cpu", bank.bounce), take_all=False)
+    waves = ExpertWaves(bank, cache, Staging(bank.span_bytes, N_EXPERTS, "cpu"), take_all=False)
     for layer in range(3):
         picks = torch.tensor([[0, 1, 2], [4, 7, 8]], dtype=torch.int32)
         cut = waves.cut(layer, picks)
