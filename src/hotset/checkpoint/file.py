@@ -89,6 +89,9 @@ class CheckpointFile:
         found: npt.NDArray[np.uint8] = make(self._recipes[name], self._shards, self._config).numpy()
         return found
 
+    def read_ahead(self, name: str) -> None:
+        """Nothing is read before it is asked for."""
+
     def let_go(self, name: str) -> None:
         """Nothing is kept."""
 

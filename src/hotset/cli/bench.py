@@ -44,6 +44,7 @@ def bench(
     pre: options.PreOption = None,
     ubatch_size: options.UbatchOption = None,
     no_graph: options.NoGraphOption = False,
+    page_lock: options.PageLockOption = None,
     json: options.JsonOption = False,
     verbose: options.VerboseOption = False,
 ) -> None:  # fmt: skip
@@ -69,7 +70,7 @@ def bench(
     path = options.chosen_model(model, model_option, hf_repo)
     text = options.read_text(file, "-f") if file else None
     choices = Choices(
-        path, device=device, vram=vram, n_ctx=plan.n_ctx, threads=arms[0].threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph,
+        path, device=device, vram=vram, n_ctx=plan.n_ctx, threads=arms[0].threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph, page_lock=page_lock,
         why_n_ctx="what the longest test takes",
     )  # fmt: skip
     alone = len(arms) == 1 and bus_factor == 1

@@ -126,11 +126,13 @@ def format_rows(i: Inspection) -> list[Row]:
 
 def show_vram(needs: Needs) -> None:
     from hotset.cli import inspection as source
+    from hotset.engine import memory
 
     show([(f"{row.gib} GiB of VRAM", vram_text(row, needs.config.n_experts)) for row in needs.vram])
     put(
-        f"assumed: {size_text(source.ASSUMED_CONTEXT)} for the CUDA context, {size_text(source.ASSUMED_SCRATCH)} and the logits as "
-        f"scratch, {size_text(source.ASSUMED_RESERVE)} or {percent_text(source.ASSUMED_RESERVE_SHARE)} left free, a context of {needs.n_ctx:,}\n\n"
+        f"assumed: {size_text(source.ASSUMED_CONTEXT)} for the CUDA context, {size_text(source.ASSUMED_SCRATCH)}, the logits and "
+        f"{percent_text(memory.CHUNK_SHARE)} for prompts as scratch, {size_text(memory.RESERVE)} or {percent_text(memory.RESERVE_SHARE)} left free, "
+        f"a context of {needs.n_ctx:,}\n\n"
     )
 
 

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from hotset.bench.traffic import Traffic, traffic
 from hotset.engine.loading import DEFAULT_CTX
-from hotset.engine.memory import GIB, MIB, DeviceNeeds, device_plan, kv_bytes
+from hotset.engine.memory import (
+    GIB,
+    MIB,
+    DeviceNeeds,
+    chunk_row_bytes,
+    chunk_rows,
+    device_plan,
+    kv_bytes,
+    reserve_bytes,
+)
 from hotset.errors import HotsetError, PlacementError
 from hotset.experts.slots import CacheShape, CacheSize
 from hotset.gguf.metadata import describe
@@ -28,9 +37,9 @@ if TYPE_CHECKING:
 VRAM_GIB = (6, 8, 12, 16, 24)
 # Not known before a GPU is asked: a CUDA context takes 0.3-0.6 GiB, activations little beside the logits.
 ASSUMED_CONTEXT = 512 * MIB
-ASSUMED_SCRATCH = 64 * MIB
-ASSUMED_RESERVE = 256 * MIB
-ASSUMED_RESERVE_SHARE = 0.02
+# The decode step's buffers and the two that experts stream through; those of a prompt's chunk come on top.
+ASSUMED_SCRATCH = 128 * MIB
+ASSUMED_ROUNDING = 32 * MIB
 # Roles in the order in which they are shown; the first pattern that fits a tensor's name says what it is.
 ROLES = (
     ("embedding", r"token_embd\.weight"),
@@ -117,7 +126,8 @@ def model_needs(file: ModelFile) -> Needs:
         kv=kv_bytes(config, n_ctx, 1, 2),
         scratch=ASSUMED_SCRATCH + MAX_ROWS * config.n_vocab * 4,
         overflow=shape.overflow_bytes,
-        reserve=ASSUMED_RESERVE,
+        rounding=ASSUMED_ROUNDING,
+        reserve=0,
     )
     rows = tuple(vram_row(config, spans, needs, gib) for gib in VRAM_GIB)
     return Needs(config, span_bytes, reads, n_ctx, rows)
@@ -125,7 +135,9 @@ def model_needs(file: ModelFile) -> Needs:
 
 def vram_row(config: ModelConfig, spans: tuple[SpanLayout, ...], needs: DeviceNeeds, gib: int) -> VramRow:
     budget = gib * GIB
-    needs = replace(needs, reserve=max(needs.reserve, int(budget * ASSUMED_RESERVE_SHARE)))
+    rows = min(chunk_rows(config, budget), DEFAULT_CTX, config.n_ctx_train)
+    scratch = needs.scratch + rows * chunk_row_bytes(config)
+    needs = replace(needs, scratch=scratch, reserve=reserve_bytes(budget))
     try:
         slots = device_plan(config, spans, needs, CacheSize.parse("auto"), budget).n_slots
     except PlacementError:

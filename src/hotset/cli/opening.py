@@ -29,6 +29,7 @@ class Choices:
     pre: str | None = None
     n_ubatch: int | None = None
     graph: bool = True
+    page_lock: str | None = None
     why_n_ctx: str = "as asked"
     arms: str = ""
     record_steps: int = 0
@@ -52,6 +53,7 @@ def open_engine(choices: Choices) -> Engine:
                 n_ubatch=choices.n_ubatch,
                 graph=choices.graph,
                 record_steps=choices.record_steps,
+                page_lock=choices.page_lock,
                 progress=progress,
             )
         say(f"expert caches, measured side by side: {choices.arms}" if choices.arms else cache_line(engine))
@@ -126,6 +128,8 @@ def memory_rows(plan: MemoryPlan) -> list[tuple[str, ...]]:
     rows.append(("total", "host", size_text(plan.total("host")), ""))
     if plan.budget is not None:
         rows.append(("total", "gpu", size_text(plan.total("gpu")), f"of {size_text(plan.budget)} allowed"))
+    if plan.usage is not None:
+        rows.append(("in use", "gpu", size_text(plan.usage.driver), "as the driver counts, without the reserve"))
     return rows
 
 
@@ -141,4 +145,5 @@ def engine_facts(engine: Engine, choices: Choices) -> dict[str, Any]:
         "notes": list(engine.notes),
         "memory": [{"name": r.name, "where": r.where, "bytes": r.n_bytes, "note": r.note} for r in engine.memory.rows],
         "n_slots": list(engine.memory.n_slots),
+        "gpu_in_use": engine.memory.usage.driver if engine.memory.usage else None,
     }

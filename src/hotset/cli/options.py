@@ -86,6 +86,15 @@ NoGraphOption = Annotated[
     bool,
     typer.Option("--no-graph", help="Launch the kernels of a GPU step one by one: slower, for looking into trouble."),
 ]
+PageLockOption = Annotated[
+    str | None,
+    typer.Option(
+        "--page-lock",
+        metavar="SIZE|off",
+        help="How much of the experts may be page-locked for the GPU; the rest goes through a buffer, slower.",
+        show_default="all",
+    ),
+]
 ThreadsOption = Annotated[
     int | None, typer.Option("-t", "--threads", metavar="N", help="CPU threads.", show_default="physical cores")
 ]

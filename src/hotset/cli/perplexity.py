@@ -29,6 +29,7 @@ def perplexity(
     pre: options.PreOption = None,
     ubatch_size: options.UbatchOption = None,
     no_graph: options.NoGraphOption = False,
+    page_lock: options.PageLockOption = None,
     json: options.JsonOption = False,
     verbose: options.VerboseOption = False,
 ) -> None:
@@ -45,7 +46,7 @@ def perplexity(
     scoring = Scoring(ctx_size, None if chunks == -1 else chunks, mode)
     choices = Choices(
         options.chosen_model(model, model_option, hf_repo), device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=ctx_size,
-        threads=threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph, why_n_ctx="one window",
+        threads=threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph, page_lock=page_lock, why_n_ctx="one window",
     )  # fmt: skip
     text = options.read_text(file, "-f")
     engine = open_engine(choices)

@@ -63,6 +63,7 @@ def run(
     pre: options.PreOption = None,
     ubatch_size: options.UbatchOption = None,
     no_graph: options.NoGraphOption = False,
+    page_lock: options.PageLockOption = None,
     layers: Annotated[bool, typer.Option("--layers", help="Report the expert cache layer by layer.")] = False,
     json: options.JsonOption = False,
     verbose: options.VerboseOption = False,
@@ -74,7 +75,7 @@ def run(
     """
     choices = Choices(
         options.chosen_model(model, model_option, hf_repo), device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=ctx_size,
-        threads=threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph,
+        threads=threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph, page_lock=page_lock,
     )  # fmt: skip
     text = given_text(prompt, file)
     sampling = SamplingParams(

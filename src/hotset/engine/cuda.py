@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import importlib.util
 import shutil
+from collections.abc import Callable
 from typing import Any
 
 from hotset.errors import DeviceError
@@ -40,6 +42,56 @@ def cuda_problem() -> DeviceError | None:
             "install torch for CUDA, or choose --device cpu"
         )
     return None
+
+
+# Read by the GPU (2), and by whichever context asks (1): cuMemHostRegister.
+_LOCK_FLAGS = 3
+
+
+class CudaLocker:
+    """Page-locks host memory through the driver: a refusal by the runtime would come up again as an error of the next kernel.
+
+    Made in a thread that uses CUDA; any thread may then lock.
+    """
+
+    def __init__(self, driver: ctypes.CDLL) -> None:
+        self._driver = driver
+        self._context = ctypes.c_void_p()
+        driver.cuCtxGetCurrent(ctypes.byref(self._context))
+
+    def lock(self, start: int, n_bytes: int) -> bool:
+        """See bounce.Locker."""
+        self._driver.cuCtxSetCurrent(self._context)
+        code = self._driver.cuMemHostRegister_v2(ctypes.c_void_p(start), ctypes.c_size_t(n_bytes), _LOCK_FLAGS)
+        return int(code) == 0
+
+    def unlock(self, start: int) -> None:
+        """See bounce.Locker."""
+        self._driver.cuCtxSetCurrent(self._context)
+        self._driver.cuMemHostUnregister(ctypes.c_void_p(start))
+
+    def shift(self, start: int) -> int:
+        """See bounce.Locker; DeviceError where the GPU sees no host memory at all."""
+        self._driver.cuCtxSetCurrent(self._context)
+        there = ctypes.c_uint64()
+        if self._driver.cuMemHostGetDevicePointer_v2(ctypes.byref(there), ctypes.c_void_p(start), 0):
+            raise DeviceError("the GPU cannot read page-locked host memory here; run with --device cpu")
+        return there.value - start
+
+
+def host_call(driver: ctypes.CDLL) -> Callable[[int, int], None]:
+    """A function (C function, argument) that puts a call by the host onto torch's current stream; a step may be captured with it."""
+    import torch
+
+    def call(function: int, argument: int) -> None:
+        stream = torch.cuda.current_stream().cuda_stream
+        code = driver.cuLaunchHostFunc(ctypes.c_void_p(stream), ctypes.c_void_p(function), ctypes.c_void_p(argument))
+        if code:
+            raise DeviceError(f"the driver takes no calls by the host (error {code}); run with --device cpu")
+
+    # The driver may be in the middle of such a call when Python frees the code that it runs.
+    atexit.register(torch.cuda.synchronize)
+    return call
 
 
 def free_before_context() -> dict[str, int]:

@@ -6,18 +6,20 @@ import gc
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hotset.engine.room import with_room
 from hotset.engine.runner import MODES, Drawn, Mode, TokenMask
 from hotset.engine.sampling import no_token
 from hotset.engine.seat import Seat
 from hotset.engine.stats import Meter, Stats
 from hotset.experts.picked_waves import PickedWaves
-from hotset.experts.waves import ExpertWaves, Staging, expects_all
+from hotset.experts.waves import ExpertWaves, IdleWaves, Staging, expects_all
 from hotset.kernels.rows import Rows
 from hotset.kernels.sampler import ENDED, NO_TOKEN
 from hotset.model.batch import MAX_ROWS
@@ -40,7 +42,7 @@ MANY_LOGITS = 256
 
 @dataclass(frozen=True, eq=False)
 class DeviceModel:
-    """A loaded model: weights and cache on the device, experts in page-locked host memory."""
+    """A loaded model: weights and cache on the device, experts in host memory that is page-locked as far as may be."""
 
     config: ModelConfig
     weights: Weights
@@ -126,7 +128,8 @@ class DeviceRunner:
 
     def kv(self, n_ctx: int, mode: Mode, n_seqs: int = 1) -> DeviceKV:
         """Empty keys and values for `n_seqs` sequences."""
-        return DeviceKV(self.model.config, n_ctx, n_seqs, self.model.device, half=mode == "fast")
+        config, device = self.model.config, self.model.device
+        return with_room(self.model.cache, lambda: DeviceKV(config, n_ctx, n_seqs, device, half=mode == "fast"))
 
     def ops(self, kv: DeviceKV, mode: Mode) -> DeviceOps:
         """The ops over given keys and values."""
@@ -176,26 +179,51 @@ class DeviceRunner:
         size = min(self.chunks.scratch.max_rows, MANY_LOGITS if len(wanted) > MANY_LOGITS else len(tokens))
         for at in range(0, len(tokens), size):
             part = tokens[at : at + size]
-            take_all = expects_all(len(part), config.n_experts, config.n_picks)
-            staging = self.chunks.staging
-            waves = (
-                ExpertWaves(model.bank, model.cache, staging, take_all=True)
-                if take_all
-                else PickedWaves(model.cache, staging)
-            )
-            ops = ChunkOps(config, kv, self.chunks.scratch, waves)
             batch = ChunkBatch(self.prompt_rows(part, start + at, len(part)), inside(wanted, start + at, len(part)))
-            logits: torch.Tensor = forward(ops, model.weights, batch)
+            logits, waves = with_room(model.cache, partial(self._chunk, kv, batch))
             self._meter.add_prompt(waves.in_place, waves.streamed)
             yield logits[:, : config.n_vocab]
 
-    def warm_up(self) -> None:
-        """Compile and capture what generating runs; nothing of it is counted, and the cache is as new after it."""
+    def _chunk(self, kv: DeviceKV, batch: ChunkBatch) -> tuple[torch.Tensor, ExpertWaves | PickedWaves]:
+        """One chunk's logits; done again it gives the same: it stores the same keys and values, and no expert moves."""
+        config, model = self.model.config, self.model
+        assert self.chunks is not None
+        take_all = expects_all(len(batch.rows), config.n_experts, config.n_picks)
+        staging = self.chunks.staging
+        # What the device cannot read as a whole the host brings, who then has to know the picks.
+        waves = (
+            ExpertWaves(model.bank, model.cache, staging, take_all=take_all)
+            if take_all or model.bank.bounce
+            else PickedWaves(model.cache, staging)
+        )
+        return forward(ChunkOps(config, kv, self.chunks.scratch, waves), model.weights, batch), waves
+
+    def compile(self) -> None:
+        """Run everything idle that generating runs: kernels compile and buffers are made, and no expert is read."""
         for seat in self._free_seats:
-            seat.warm_up()
-        for n in (MAX_ROWS, MAX_ROWS + 1):
-            self.logits([0] * n, [n - 1], "fast", stepwise=False)
+            seat.compile()
+        ops = self.ops(self.kv(MAX_ROWS + 1, "fast"), "fast")
+        self.forward(ops, DeviceBatch(self.idle_rows(MAX_ROWS), (MAX_ROWS - 1,)))
+        if self.chunks:
+            config = self.model.config
+            idle = IdleWaves(config.n_experts, self.model.device)
+            n = MAX_ROWS + 1
+            batch = ChunkBatch(self.prompt_rows([0] * n, 0, n), (n - 1,))
+            forward(ChunkOps(config, ops.kv, self.chunks.scratch, idle), self.model.weights, batch)
         self.reset_cache()
+
+    def warm_up(self) -> None:
+        """Capture the steps and run a prompt: from here on the bank, and what brings its experts, stay as they are. Nothing of it is counted."""
+        for seat in self._free_seats:
+            seat.capture()
+        n = MAX_ROWS + 1
+        self.logits([0] * n, [n - 1], "fast", stepwise=False)
+        self.reset_cache()
+
+    def idle_rows(self, m: int) -> Rows:
+        """Rows of nothing."""
+        table = [[0] * m, list(range(m)), [0] * m, [0] * m]
+        return Rows(*torch.tensor(table, dtype=torch.int32, device=self.model.device))
 
     def logits(
         self, tokens: Sequence[int], wanted: Sequence[int], mode: Mode, *, stepwise: bool

@@ -3,89 +3,106 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 
-from hotset.engine.cuda import address_of, driver_library, free_before_context
+from hotset.engine.cuda import CudaLocker, address_of, driver_library, free_before_context, host_call
 from hotset.engine.device import DeviceModel, DeviceRunner
-from hotset.engine.memory import MIB, DeviceNeeds, MemoryPlan, device_plan, kv_bytes
+from hotset.engine.filling import Filling
+from hotset.engine.memory import MIB, DeviceNeeds, MemoryPlan, Usage, chunk_rows, device_plan, kv_bytes, reserve_bytes
+from hotset.engine.page_locking import page_lock, relay_for
+from hotset.engine.room import keep_reserve
 from hotset.errors import PlacementError
-from hotset.experts.bank import ExpertBank, device_address
+from hotset.experts.bank import ExpertBank
 from hotset.experts.cache import ExpertCache
 from hotset.experts.policy import Policy
 from hotset.kernels.tuning import TENSOR_CORES_FROM, has_tensor_cores
+from hotset.model.batch import MAX_ROWS
 from hotset.model.device_ops import DevicePlace
 from hotset.model.loading import load_weights
 
 if TYPE_CHECKING:
     from hotset.engine.loading import Source
-    from hotset.model.config import ModelConfig
 
-# Left free for what no dry run shows: other programs' windows, the allocator's rounding. Filling VRAM to the last megabyte is slow.
-RESERVE = 256 * MIB
-RESERVE_SHARE = 0.02
-# What a prompt's chunk may take of the budget: its buffers are idle while decoding.
-CHUNK_SHARE = 0.05
-MAX_CHUNK_ROWS = 4096
-MIN_CHUNK_ROWS = 256
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Bytes of VRAM that this process may hold, and what was free before it took any (its CUDA context included)."""
+    """Bytes of VRAM that an engine may hold, its CUDA context included, and how things stood before it took any."""
 
     n_bytes: int
     free_before: int
     device: torch.device
+    reserved_before: int = 0
+    allocated_before: int = 0
 
-    def used(self) -> int:
-        """Bytes taken since, as the driver sees it."""
+    def usage(self) -> Usage:
+        """What was taken since, once the allocator has handed back what it keeps in store."""
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-        return self.free_before - torch.cuda.mem_get_info(self.device)[0]
+        free, _ = torch.cuda.mem_get_info(self.device)
+        reserved = torch.cuda.memory_reserved(self.device) - self.reserved_before
+        allocated = torch.cuda.memory_allocated(self.device) - self.allocated_before
+        return Usage(self.free_before - free, reserved, allocated)
+
+    def bound(self, usage: Usage) -> None:
+        """Hold the allocator to what the budget leaves beside the context: it fails first, and then slots are given back."""
+        _, total = torch.cuda.mem_get_info(self.device)
+        share = max(0.0, (self.reserved_before + self.n_bytes - usage.context) / total)
+        torch.cuda.set_per_process_memory_fraction(min(1.0, share), self.device)
 
     @property
     def reserve(self) -> int:
-        return max(RESERVE, int(self.n_bytes * RESERVE_SHARE))
+        return reserve_bytes(self.n_bytes)
 
 
-def load_cuda(source: Source) -> tuple[DeviceRunner, MemoryPlan]:
-    """The runner of a checked file on the current CUDA device, and its memory table."""
+def load_cuda(source: Source) -> tuple[DeviceRunner, MemoryPlan, list[str]]:
+    """The runner of a checked file on the current CUDA device, its memory table, and what the user should be told."""
     budget = _budget(source.options.vram_bytes)
-    context = budget.used()
     bank = ExpertBank(source.spans, source.config.n_experts)
-    source.fill(bank)
-    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    bank.page_lock(runtime, lambda done: source.progress("page-locking", done, bank.n_bytes))
-    return _out_of_memory_is_named(lambda: _place(source, bank, budget, context))
+    locker, n_spans = CudaLocker(driver_library()), MAX_ROWS * source.config.n_picks
+    limit = source.options.page_lock_bytes
+
+    def lock(ready: Callable[[int], None]) -> str | None:
+        return page_lock(
+            bank, locker, limit, n_spans, lambda done: source.progress("page-locking", done, bank.n_bytes), ready
+        )
+
+    with Filling(lambda gauge: source.fill(bank, gauge), lock) as filling:
+        return _out_of_memory_is_named(lambda: _place(source, bank, budget, filling))
 
 
 def _budget(asked: int | None) -> Budget:
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()  # what an engine before this one left
     before = free_before_context()
     torch.cuda.init()  # type: ignore[no-untyped-call]
     device = torch.device("cuda", torch.cuda.current_device())
-    free, total = torch.cuda.mem_get_info(device)
+    free, _ = torch.cuda.mem_get_info(device)
     available = max(free, before.get(address_of(torch.cuda.get_device_properties(device)), free))
     n_bytes = min(available, asked or available)
-    torch.cuda.set_per_process_memory_fraction(min(1.0, n_bytes / total), device)
-    return Budget(n_bytes, available, device)
+    held = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
+    budget = Budget(n_bytes, available, device, *held)
+    budget.bound(budget.usage())
+    return budget
 
 
-def _place(source: Source, bank: ExpertBank, budget: Budget, context: int) -> tuple[DeviceRunner, MemoryPlan]:
-    """Weights, buffers and captured steps onto the device; then as many slots as there is room for."""
+def _place(
+    source: Source, bank: ExpertBank, budget: Budget, filling: Filling
+) -> tuple[DeviceRunner, MemoryPlan, list[str]]:
+    """Weights, buffers and captured steps onto the device while the bank is being filled; then as many slots as there is room for."""
     config, device = source.config, budget.device
     weights = load_weights(source.tensors, config, source.spans, DevicePlace(device))
-    weight_bytes = budget.used() - context
-    shift = device_address(bank.base[0], driver_library()) - bank.base[0]
+    weight_bytes = budget.usage().allocated
     no_slots = source.shape((0,) * len(source.spans))
     cache = ExpertCache(
         no_slots,
         Policy.parse(source.options.policy),
-        [base + shift for base in bank.base],
+        bank.base,
         device,
         ring_steps=source.options.record_steps,
     )
@@ -95,22 +112,23 @@ def _place(source: Source, bank: ExpertBank, budget: Budget, context: int) -> tu
         rows = 0
     runner = DeviceRunner(model, source.n_ctx, use_graphs=source.options.graph, chunk_rows=min(rows, source.n_ctx))
     source.progress("kernels", 0, 1)
-    runner.warm_up()
+    runner.compile()
     source.progress("kernels", 1, 1)
-    kv = kv_bytes(config, source.n_ctx, 1, 2)
-    used = budget.used()
-    needs = DeviceNeeds(
-        context=context,
+    note = filling.finish()
+    relay = relay_for(bank, MAX_ROWS * config.n_picks, host_call(driver_library()) if bank.bounce else None)
+    cache.attach([base + bank.shift for base in bank.base], relay)
+    runner.warm_up()
+    needs = DeviceNeeds.measured(
+        budget.usage(),
         weights=weight_bytes,
-        kv=kv,
-        scratch=used - context - weight_bytes - kv - no_slots.overflow_bytes,
+        kv=kv_bytes(config, source.n_ctx, 1, 2),
         overflow=no_slots.overflow_bytes,
         reserve=budget.reserve,
     )
-    plan = device_plan(config, source.spans, needs, source.options.size, budget.n_bytes)
-    cache.resize(plan.n_slots)
+    plan = device_plan(config, source.spans, needs, source.options.size, budget.n_bytes, page_locked=bank.locked_bytes)
+    plan, notes = fill_room(cache, plan, budget)
     runner.reset_stats()
-    return runner, plan
+    return runner, plan, [note, *notes] if note else notes
 
 
 def prompt_notes(runner: DeviceRunner) -> list[str]:
@@ -120,15 +138,32 @@ def prompt_notes(runner: DeviceRunner) -> list[str]:
     return [note] if runner.chunks is None else []
 
 
-def chunk_rows(config: ModelConfig, budget: int) -> int:
-    """Rows of a prompt's chunk: as many as a small part of the VRAM has room for; more rows read the experts fewer times."""
-    attention = 2 * (config.n_heads + config.n_kv_heads) * config.d_head
-    per_pair = config.d_expert + config.d_model
-    per_row = 4 * (3 * config.d_model + 2 * attention) + 2 * config.n_picks * per_pair
-    rows = MAX_CHUNK_ROWS
-    while rows > MIN_CHUNK_ROWS and rows * per_row > budget * CHUNK_SHARE:
-        rows //= 2
-    return rows
+class Measured(Protocol):
+    """A budget that can tell what is held of it."""
+
+    @property
+    def n_bytes(self) -> int: ...
+
+    @property
+    def reserve(self) -> int: ...
+
+    def usage(self) -> Usage: ...
+
+    def bound(self, usage: Usage) -> None: ...
+
+
+def fill_room(cache: ExpertCache, plan: MemoryPlan, budget: Measured) -> tuple[MemoryPlan, list[str]]:
+    """Make the planned slots and check the table against the driver: what is held beyond the plan is taken off the slots, and said."""
+    cache.resize(plan.n_slots)
+    freed = keep_reserve(cache, lambda: budget.usage().driver - (budget.n_bytes - budget.reserve))
+    usage = budget.usage()
+    budget.bound(usage)
+    if not freed:
+        return replace(plan, usage=usage), []
+    note = f"the GPU holds more than was planned: the expert cache gave back {freed // MIB:,} MiB of its slots"
+    slots = cache.shape.slot_bytes
+    rows = tuple(replace(row, n_bytes=slots) if row.name == "slots" else row for row in plan.rows)
+    return replace(plan, rows=rows, n_slots=cache.shape.n_slots, usage=usage), [note]
 
 
 def _out_of_memory_is_named(work: Callable[[], T]) -> T:

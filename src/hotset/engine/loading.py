@@ -6,10 +6,12 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Literal
 
 from hotset.checkpoint import is_checkpoint, open_model
 from hotset.engine import hub
+from hotset.engine.filling import Gauge, Reader, fill
 from hotset.engine.hub_choice import PREFIX, HubName, looks_like_hub_name
 from hotset.engine.memory import check_host_room, checked_ctx, host_plan, kv_bytes
 from hotset.errors import FileError, InputError, UnsupportedError
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from hotset.engine.runner import Runner
     from hotset.experts.bank import ExpertBank
     from hotset.model.config import ModelConfig
-    from hotset.quant.layout import SpanLayout
+    from hotset.quant.layout import Bytes, SpanLayout
     from hotset.text.chat import ChatTemplate
     from hotset.text.tokenizer import Tokenizer
 
@@ -58,6 +60,7 @@ class LoadOptions:
     record_steps: int = 0
     graph: bool = True
     n_ubatch: int | None = None
+    page_lock: str | int | None = None
 
     def __post_init__(self) -> None:
         if self.device not in ("auto", "cuda", "cpu"):
@@ -66,6 +69,10 @@ class LoadOptions:
             checked_ctx(self.n_ctx)
         if self.n_ubatch is not None and not (type(self.n_ubatch) is int and 16 <= self.n_ubatch <= 4096):
             raise InputError(f"n_ubatch (-ub) must be 16 to 4096 tokens, not {self.n_ubatch!r}")
+        if isinstance(self.page_lock, int) and (isinstance(self.page_lock, bool) or self.page_lock < 0):
+            raise InputError(
+                f"page_lock must be a size such as 8GiB, bytes of 0 or more, or off, not {self.page_lock!r}"
+            )
         if not (type(self.record_steps) is int and self.record_steps >= 0):
             raise InputError(f"record_steps must be 0 or more, not {self.record_steps!r}")
 
@@ -78,6 +85,13 @@ class LoadOptions:
         if self.vram is None or isinstance(self.vram, int):
             return self.vram
         return parse_bytes(self.vram, "vram")
+
+    @property
+    def page_lock_bytes(self) -> int | None:
+        """How much of the experts may be page-locked, None for all of them."""
+        if self.page_lock is None or isinstance(self.page_lock, int):
+            return self.page_lock
+        return 0 if self.page_lock.strip().lower() == "off" else parse_bytes(self.page_lock, "page_lock")
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,17 +118,28 @@ class Source:
             span_bytes, (self.config.n_experts,) * len(self.spans), n_slots, self.config.n_picks, MAX_ROWS
         )
 
-    def fill(self, bank: ExpertBank) -> None:
-        """The experts into the bank, layer by layer; pages of the file are let go as they are copied."""
-        done = 0
-        for i, span in enumerate(self.spans):
-            for role in span.roles:
-                blocks = expert_blocks(self.file, self.config, i, role)
-                bank.fill(i, role, blocks)
-                done += blocks.nbytes
-                self.progress("experts", done, self.file.total_bytes - self.dense_bytes)
-            for name in layer_tensors(self.file, self.config, i):
-                self.file.let_go(name)
+    def fill(self, bank: ExpertBank, gauge: Gauge | None = None) -> None:
+        """The experts into the bank, layer by layer; others may follow on the gauge."""
+        file, config = self.file, self.config
+
+        def blocks(layer: int, role: str) -> Bytes:
+            if role == self.spans[layer].roles[0]:
+                for name in layer_tensors(file, config, layer):
+                    file.read_ahead(name)
+            return expert_blocks(file, config, layer, role)
+
+        def let_go(layer: int) -> None:
+            for name in layer_tensors(file, config, layer):
+                file.let_go(name)
+
+        whole = file.total_bytes - self.dense_bytes
+        fill(
+            bank,
+            Reader(blocks, let_go),
+            checked_threads(self.options.threads),
+            gauge or Gauge(),
+            lambda done: self.progress("experts", done, whole),
+        )
 
 
 def no_progress(_stage: str, _done: int, _total: int) -> None:
@@ -156,6 +181,7 @@ def load(
     record_steps: int = 0,
     graph: bool = True,
     n_ubatch: int | None = None,
+    page_lock: str | int | None = None,
     progress: Progress = no_progress,
 ) -> Engine:
     """Load a model and make it ready.
@@ -166,19 +192,22 @@ def load(
     lru, lfu or static. `vram` bounds all that is put on the GPU ("8GiB" or bytes). `n_ctx` is the context in tokens, `threads` the CPU
     threads (default: physical cores). `pre` overrides the tokenizer's name for splitting text. `record_steps` keeps the picks of so many
     last steps. `graph` False launches a GPU step's kernels one by one instead of as one captured graph. `n_ubatch` is how many tokens of a prompt
-    the GPU computes at once (default: by VRAM, at most 4,096). `progress` is called with a stage, what is done and the whole.
+    the GPU computes at once (default: by VRAM, at most 4,096). `page_lock` is how much of the experts may be page-locked for the GPU to read
+    ("8GiB", bytes, or "off"; default: all): what is not goes through a small buffer, slower and with the same results. `progress` is called with a stage, what is done and the whole; stages overlap,
+    and their calls come from other threads, one at a time.
 
     Raises HotsetError: FileError (the file), PlacementError (memory), DeviceError (the GPU), InputError (an argument).
     """
     options = LoadOptions(
         device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=n_ctx, threads=threads, pre=pre, record_steps=record_steps,
         graph=graph,
-        n_ubatch=n_ubatch,
+        n_ubatch=n_ubatch, page_lock=page_lock,
     )  # fmt: skip
     (
         Policy.parse(options.policy),
         options.size,
         options.vram_bytes,
+        options.page_lock_bytes,
     )  # all arguments are checked before a long load begins
     checked_threads(options.threads)
     file = open_model(resolve(model, progress))
@@ -186,11 +215,22 @@ def load(
     tensors = Tensors(file)
     n_ctx = n_ctx or min(config.n_ctx_train, DEFAULT_CTX)
     config = resolved(config, tensors, n_ctx)
-    source = Source(file, config, tensors, expert_layouts(tensors, config), n_ctx, options, progress)
+    source = Source(file, config, tensors, expert_layouts(tensors, config), n_ctx, options, one_at_a_time(progress))
     chosen, notes = choose_device(options.device)
     if chosen == "cuda" and (missing := missing_on_device(config, tensors)):
         chosen, notes = "cpu", [*notes, without_gpu(source, missing)]
     return _load_cuda(source, notes) if chosen == "cuda" else _load_host(source, notes)
+
+
+def one_at_a_time(progress: Progress) -> Progress:
+    """The same for callers in several threads: reading, page-locking and compiling go on side by side."""
+    lock = Lock()
+
+    def report(stage: str, done: int, total: int) -> None:
+        with lock:
+            progress(stage, done, total)
+
+    return report
 
 
 def choose_device(wanted: Device) -> tuple[Literal["cuda", "cpu"], list[str]]:
@@ -246,8 +286,8 @@ def _load_host(source: Source, notes: list[str]) -> Engine:
 def _load_cuda(source: Source, notes: list[str]) -> Engine:
     from hotset.engine.device_loading import load_cuda, prompt_notes
 
-    runner, plan = load_cuda(source)
-    return _engine(source, runner, plan, [*notes, *prompt_notes(runner)])
+    runner, plan, more = load_cuda(source)
+    return _engine(source, runner, plan, [*notes, *prompt_notes(runner), *more])
 
 
 def _engine(source: Source, runner: Runner, plan: MemoryPlan, notes: list[str]) -> Engine:

@@ -17,6 +17,15 @@ if TYPE_CHECKING:
 GIB = 1 << 30
 MIB = 1 << 20
 Where = Literal["host", "gpu"]
+# Left free for what no dry run shows: other programs' windows, the logits of many rows at once. Filling VRAM to the last megabyte is slow.
+RESERVE = 256 * MIB
+RESERVE_SHARE = 0.02
+# What a prompt's chunk may take of the budget: its buffers are idle while decoding.
+CHUNK_SHARE = 0.05
+MAX_CHUNK_ROWS = 4096
+MIN_CHUNK_ROWS = 256
+# All slots are one allocation, and the driver gives whole pages of 2 MiB.
+SLOT_ROUNDING = 2 * MIB
 
 
 @dataclass(frozen=True)
@@ -30,12 +39,32 @@ class MemoryRow:
 
 
 @dataclass(frozen=True)
+class Usage:
+    """What this process holds on the GPU, in bytes: all of it as the driver counts, what torch's allocator took, and what that handed out."""
+
+    driver: int
+    reserved: int
+    allocated: int
+
+    @property
+    def context(self) -> int:
+        """Taken past the allocator: the CUDA context, machine code, captured steps."""
+        return self.driver - self.reserved
+
+    @property
+    def rounding(self) -> int:
+        """Taken by the allocator and not handed out: it takes whole blocks."""
+        return self.reserved - self.allocated
+
+
+@dataclass(frozen=True)
 class MemoryPlan:
-    """All uses of memory; `budget` is what the GPU may hold in all, None on the CPU."""
+    """All uses of memory; `budget` is what the GPU may hold in all and `usage` what it held once loaded, None on the CPU."""
 
     rows: tuple[MemoryRow, ...]
     n_slots: tuple[int, ...]
     budget: int | None = None
+    usage: Usage | None = None
 
     def total(self, where: Where) -> int:
         return sum(r.n_bytes for r in self.rows if r.where == where)
@@ -52,6 +81,26 @@ class MemoryPlan:
 def kv_bytes(config: ModelConfig, n_ctx: int, n_seqs: int, element_bytes: int) -> int:
     """Bytes of keys, values, latents and states (which are float32)."""
     return n_seqs * (config.kv_elements(n_ctx) * element_bytes + config.state_elements * 4)
+
+
+def reserve_bytes(budget: int) -> int:
+    """What of `budget` bytes of VRAM stays free."""
+    return max(RESERVE, int(budget * RESERVE_SHARE))
+
+
+def chunk_row_bytes(config: ModelConfig) -> int:
+    """About what a row of a prompt's chunk takes on the GPU."""
+    attention = 2 * (config.n_heads + config.n_kv_heads) * config.d_head
+    per_pair = config.d_expert + config.d_model
+    return 4 * (3 * config.d_model + 2 * attention) + 2 * config.n_picks * per_pair
+
+
+def chunk_rows(config: ModelConfig, budget: int) -> int:
+    """Rows of a prompt's chunk: as many as a small part of the VRAM has room for; more rows read the experts fewer times."""
+    rows = MAX_CHUNK_ROWS
+    while rows > MIN_CHUNK_ROWS and rows * chunk_row_bytes(config) > budget * CHUNK_SHARE:
+        rows //= 2
+    return rows
 
 
 def checked_ctx(n_ctx: int) -> int:
@@ -101,17 +150,40 @@ class DeviceNeeds:
     kv: int
     scratch: int
     overflow: int
+    rounding: int
     reserve: int
 
     @property
     def total(self) -> int:
-        return self.context + self.weights + self.kv + self.scratch + self.overflow + self.reserve
+        return self.context + self.weights + self.kv + self.scratch + self.overflow + self.rounding + self.reserve
+
+    @staticmethod
+    def measured(usage: Usage, *, weights: int, kv: int, overflow: int, reserve: int) -> DeviceNeeds:
+        """What a dry run without slots came to hold; `weights`, `kv` and `overflow` are their part of what was handed out."""
+        return DeviceNeeds(
+            context=usage.context,
+            weights=weights,
+            kv=kv,
+            scratch=usage.allocated - weights - kv - overflow,
+            overflow=overflow,
+            rounding=usage.rounding + SLOT_ROUNDING,
+            reserve=reserve,
+        )
 
 
 def device_plan(
-    config: ModelConfig, spans: Sequence[SpanLayout], needs: DeviceNeeds, size: CacheSize, budget: int
+    config: ModelConfig,
+    spans: Sequence[SpanLayout],
+    needs: DeviceNeeds,
+    size: CacheSize,
+    budget: int,
+    *,
+    page_locked: int | None = None,
 ) -> MemoryPlan:
-    """Slots for `size` within `budget` bytes of VRAM; PlacementError where the rest, or the size asked for, does not fit."""
+    """Slots for `size` within `budget` bytes of VRAM; PlacementError where the rest, or the size asked for, does not fit.
+
+    `page_locked` bytes of the experts are, None for all of them.
+    """
     span_bytes = [s.n_bytes for s in spans]
     room = budget - needs.total
     if room < 0:
@@ -127,14 +199,19 @@ def device_plan(
             f"the expert cache asked for needs {slots / GIB:.2f} GiB and {room / GIB:.2f} GiB are left of {budget / GIB:.2f} GiB; "
             "use --expert-cache auto or a smaller size"
         )
+    experts = sum(span_bytes) * config.n_experts
+    locked = experts if page_locked is None else page_locked
     rows = (
-        MemoryRow("CUDA context", "gpu", needs.context, "the driver's own"),
+        MemoryRow("CUDA context", "gpu", needs.context, "the driver's own, kernels and captured steps"),
         MemoryRow("weights", "gpu", needs.weights, "attention, norms, routers, embedding, output"),
         MemoryRow("KV cache", "gpu", needs.kv, "float16"),
         MemoryRow("scratch", "gpu", needs.scratch, "activations and logits"),
         MemoryRow("overflow", "gpu", needs.overflow, "misses that find no slot"),
+        MemoryRow("rounding", "gpu", needs.rounding, "the allocator takes whole blocks"),
         MemoryRow("slots", "gpu", slots, slots_note(n_slots, config)),
         MemoryRow("reserve", "gpu", needs.reserve, "left free"),
-        MemoryRow("experts", "host", sum(span_bytes) * config.n_experts, "page-locked"),
+        MemoryRow(
+            "experts", "host", experts, "page-locked" if locked == experts else f"{locked / GIB:.1f} GiB page-locked"
+        ),
     )
     return MemoryPlan(rows, n_slots, budget)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -45,13 +46,16 @@ class Seat:
         self._events = [torch.cuda.Event() for _ in range(RING)] if device.type == "cuda" else []  # type: ignore[no-untyped-call]
         self._started = self._read = 0
 
-    def warm_up(self) -> None:
-        """Capture the steps before they are needed; without graphs, run one idle."""
+    def compile(self) -> None:
+        """Run the steps idle: kernels compile and buffers are made; no expert is read."""
+        for way in WAYS:
+            with self._idle():
+                self._step(way)
+
+    def capture(self) -> None:
+        """Capture the steps before they are needed."""
         if self._use_graphs:
             self._graphs = {way: self._capture(way) for way in WAYS}
-        else:
-            for way in WAYS:
-                self._step(way)
 
     def follow(self, trace: torch.Tensor | None) -> None:
         """Take the picks of every step from a trace int16 [tokens, layers, k] on the device, or (None) from the router again.
@@ -138,20 +142,26 @@ class Seat:
         self.sampler.step(way, logits, self.rows)
         report(self.rows, self.sampler.done, self._count, self._ring)
 
-    def _capture(self, way: Way) -> torch.cuda.CUDAGraph:
-        """Record the step. It is run idle first: kernels compile, buffers are made, and nothing else changes."""
+    @contextmanager
+    def _idle(self) -> Iterator[None]:
+        """Steps inside have no rows; everything is as before after them."""
         mask, count = self.rows.row_mask.clone(), self._count.clone()
-        torch.cuda.synchronize()
         self.rows.row_mask.zero_()
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            self._step(way)
-        torch.cuda.current_stream().wait_stream(stream)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            self._step(way)
+        yield
         self.rows.row_mask.copy_(mask)
         self._count.copy_(count)
+
+    def _capture(self, way: Way) -> torch.cuda.CUDAGraph:
+        """Record the step. It is run idle first: kernels compile, buffers are made, and nothing else changes."""
+        with self._idle():
+            torch.cuda.synchronize()
+            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                self._step(way)
+            torch.cuda.current_stream().wait_stream(stream)
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                self._step(way)
         return graph

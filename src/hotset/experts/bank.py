@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hotset.errors import DeviceError, PlacementError
+from hotset.errors import PlacementError
 from hotset.host.ram import available_bytes
 from hotset.host.rearrange import rearrange
 from hotset.quant.layout import Bytes, SpanLayout
+
+if TYPE_CHECKING:
+    from hotset.experts.bounce import Bounce, Locker
 
 GIB = 1 << 30
 # Registered in pieces, so that a refusal says how far it got; 256 MB cost 30 ms to register.
@@ -34,8 +36,10 @@ class ExpertBank:
         if hasattr(mmap, "MADV_HUGEPAGE"):  # fewer page-table walks while streaming, and faster page-locking
             self._map.madvise(mmap.MADV_HUGEPAGE)
         self.data: Bytes = np.frombuffer(self._map, np.uint8)
-        self._locked: list[int] = []
-        self._driver: Any = None
+        self.address: int = self.data.ctypes.data
+        self._locked: list[tuple[int, int]] = []
+        self.bounce: Bounce | None = None  # what lies past `locked_bytes` goes through it to the GPU
+        self.shift = 0  # what the GPU adds to the host's addresses
 
     def _check_room(self) -> None:
         room = available_bytes()
@@ -49,56 +53,89 @@ class ExpertBank:
     def base(self) -> tuple[int, ...]:
         """Address of each layer's first span."""
         starts = np.cumsum([0, *(b * self.n_experts for b in self.span_bytes)])[:-1]
-        return tuple(self.data.ctypes.data + int(s) for s in starts)
+        return tuple(self.address + int(s) for s in starts)
 
-    def fill(self, layer: int, role: str, blocks: Bytes) -> None:
-        """GGUF bytes of one role's experts, uint8 [n_experts * rows * row_bytes], into the layer's spans."""
+    def fill(self, layer: int, role: str, blocks: Bytes, first: int = 0) -> None:
+        """GGUF bytes of one role's experts from `first` on, uint8 [n * rows * row_bytes], into the layer's spans; on the calling thread alone."""
         span = self.spans[layer]
+        matrix = span.matrix(role)
         rearrange(
-            span.matrix(role),
+            matrix,
             blocks,
-            self.base[layer] + span.start(role),
-            n_items=self.n_experts,
+            self.base[layer] + first * span.n_bytes + span.start(role),
+            n_items=blocks.size // (matrix.rows * matrix.row_bytes),
             target_stride=span.n_bytes,
         )
 
     def span(self, layer: int, expert: int) -> Bytes:
         """The bytes of one expert, uint8 [span_bytes]."""
-        start = self.base[layer] - self.data.ctypes.data + expert * self.span_bytes[layer]
+        start = self.base[layer] - self.address + expert * self.span_bytes[layer]
         return self.data[start : start + self.span_bytes[layer]]
 
-    def page_lock(self, runtime: Any, progress: Callable[[int], None] = lambda _: None) -> None:
-        """Page-lock the bank for reads by the GPU; `runtime` is torch.cuda.cudart(). DeviceError says how much could be locked; `progress` is told how much is."""
-        self._driver = runtime
-        for start, size in self._chunks():
-            if int(runtime.cudaHostRegister(start, size, 0)):
-                locked = LOCK_CHUNK * len(self._locked)
-                self.release()
-                raise DeviceError(
-                    f"page-locking the experts stopped at {locked / GIB:.1f} of {self.n_bytes / GIB:.1f} GiB; "
-                    "raise the limit (ulimit -l, or memory given to the virtual machine) or run with --device cpu"
-                )
-            self._locked.append(start)
-            progress(start + size - self.data.ctypes.data)
+    def page_lock(
+        self,
+        locker: Locker,
+        limit: int | None = None,
+        progress: Callable[[int], None] = lambda _: None,
+        ready: Callable[[int], None] = lambda _: None,
+    ) -> bool:
+        """Page-lock the bank from its start on for reads by the GPU, all of it or what `limit` bytes and the driver allow; False where the driver refused.
 
-    def _chunks(self) -> Iterator[tuple[int, int]]:
-        first = self.data.ctypes.data
-        for start in range(0, self.n_bytes, LOCK_CHUNK):
-            yield first + start, min(LOCK_CHUNK, self.n_bytes - start)
+        `progress` is told how many bytes are; `ready` is called with how many come next and may wait for them to be filled. A refusal gives a piece back, so that the driver has room for what else must be locked.
+        """
+        self._locker = locker
+        for start, size in self._pieces(self._lockable(limit)):
+            ready(start + size)
+            if not locker.lock(self.address + start, size):
+                self._unlock_last()
+                return False
+            self._locked.append((start, size))
+            if not start:
+                self.shift = locker.shift(self.address)
+            progress(start + size)
+        return True
+
+    def _lockable(self, limit: int | None) -> int:
+        if limit is None or limit >= self.n_bytes:
+            return self.n_bytes
+        return limit // mmap.PAGESIZE * mmap.PAGESIZE
+
+    @staticmethod
+    def _pieces(end: int) -> Iterator[tuple[int, int]]:
+        for start in range(0, end, LOCK_CHUNK):
+            yield start, min(LOCK_CHUNK, end - start)
+
+    @property
+    def locked_bytes(self) -> int:
+        """How much of the bank, from its start on, is page-locked."""
+        return sum(size for _, size in self._locked)
+
+    def is_locked(self, layer: int) -> bool:
+        """Whether all of a layer is page-locked."""
+        end = self.base[layer] + self.n_experts * self.span_bytes[layer]
+        return end <= self.address + self.locked_bytes
+
+    def runs(self, start: int, n_bytes: int) -> Iterator[tuple[int, bool]]:
+        """Cut n_bytes from byte `start` on into lengths that one copy may take, and whether each is page-locked.
+
+        A copy may not cross from one page-locked piece to the next.
+        """
+        end, border = start + n_bytes, self.locked_bytes
+        while start < end:
+            stop = min(end, (start // LOCK_CHUNK + 1) * LOCK_CHUNK, border) if start < border else end
+            yield stop - start, start < border
+            start = stop
 
     def release(self) -> None:
         """Unlock what was locked; the memory goes with the object."""
         while self._locked:
-            self._driver.cudaHostUnregister(self._locked.pop())
+            self._unlock_last()
+
+    def _unlock_last(self) -> None:
+        if self._locked:
+            start, _ = self._locked.pop()
+            self._locker.unlock(self.address + start)
 
     def __del__(self) -> None:
         if getattr(self, "_locked", None):
             self.release()
-
-
-def device_address(host: int, driver: ctypes.CDLL) -> int:
-    """The address at which the GPU sees page-locked host memory (the same one on most systems); `driver` is libcuda."""
-    out = ctypes.c_uint64()
-    if driver.cuMemHostGetDevicePointer_v2(ctypes.byref(out), ctypes.c_void_p(host), 0):
-        raise DeviceError("the GPU cannot read page-locked host memory here; run with --device cpu")
-    return out.value

@@ -12,6 +12,7 @@ import triton
 
 from hotset.experts.host_cache import unroll_ring
 from hotset.experts.policy import LayerState, Policy, check_seed
+from hotset.experts.slots import equal_share
 from hotset.experts.stats import CacheStats, cache_stats
 from hotset.kernels.clock import NEVER, TIME_COLUMNS
 from hotset.kernels.fetch import fetch
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hotset.experts.relay import Relay
     from hotset.experts.slots import CacheShape
 
 POISON = 0xFF  # NaN in every float format: a span read before it was filled shows
@@ -30,7 +32,9 @@ POISON = 0xFF  # NaN in every float format: a span read before it was filled sho
 class ExpertCache:
     """Slots per layer and what is in them. Nothing is allocated after the constructor: lookup and fetch may be captured.
 
-    `bus_factor` copies of every fetch imitate a bus that many times slower. `overflow` is the area of another cache to share. `bank_base` has the address of expert 0 of every layer, as the device reads it; the bank must outlive the cache.
+    `bus_factor` copies of every fetch imitate a bus that many times slower. `overflow` is the area of another cache to share. `bank_base`
+    has the address of expert 0 of every layer, as the device reads it; the bank must outlive the cache. `relay` brings what the device
+    cannot read.
     """
 
     def __init__(
@@ -44,6 +48,7 @@ class ExpertCache:
         poison: bool = False,
         bus_factor: int = 1,
         overflow: torch.Tensor | None = None,
+        relay: Relay | None = None,
     ) -> None:
         self.shape = shape
         self.policy = policy
@@ -53,7 +58,10 @@ class ExpertCache:
         self.bank_base = tuple(bank_base)
         self.bus_factor = bus_factor
         self._buffers = self._allocate(ring_steps)
+        self.relay = relay
+        self._n_picks = 0
         self.resize(shape.n_slots)
+        self.reset()
 
     def beside(self, n_slots: Sequence[int], policy: Policy, *, bus_factor: int = 1) -> ExpertCache:
         """Another cache over the same bank, with slots, tables and counts of its own; they share the overflow area, so they take turns."""
@@ -65,6 +73,7 @@ class ExpertCache:
             poison=self._poison,
             bus_factor=bus_factor,
             overflow=self._overflow,
+            relay=self.relay,
         )
 
     def _area(self, n_bytes: int) -> torch.Tensor:
@@ -72,12 +81,24 @@ class ExpertCache:
         return area.fill_(POISON) if self._poison else area
 
     def resize(self, n_slots: Sequence[int]) -> None:
-        """Give each layer so many slots, all empty. Captured steps stay valid: they read where the slots are from the table."""
+        """Give each layer so many slots, all empty; counts and scores stay. Captured steps stay valid: they read where the slots are from the table."""
         self.shape = replace(self.shape, n_slots=tuple(n_slots))
         self._pool: torch.Tensor | None = None  # the old one goes before the new one comes
         self._pool = self._area(self.shape.slot_bytes)
         self._buffers.table.copy_(self._table())
-        self.reset()
+        self._empty()
+
+    def attach(self, bank_base: Sequence[int], relay: Relay | None) -> None:
+        """Say where the bank lies, once that is known, and what brings of it what the device cannot read."""
+        self.bank_base, self.relay = tuple(bank_base), relay
+        self._buffers.table.copy_(self._table())
+
+    def give_back(self, n_bytes: int) -> int:
+        """Hold at least `n_bytes` less of slots, or none at all; those that stay are empty. Returns the bytes given back."""
+        before = self.shape.slot_bytes
+        if n_bytes > 0 and before:
+            self.resize(equal_share(self.shape.span_bytes, self.shape.n_experts, max(0, before - n_bytes)))
+        return before - self.shape.slot_bytes
 
     def _table(self) -> torch.Tensor:
         """Return the address table int64 [layers, 5], see lookup.TABLE_COLUMNS."""
@@ -130,31 +151,46 @@ class ExpertCache:
 
     def lookup(self, layer: int, picks: torch.Tensor, row_mask: torch.Tensor) -> torch.Tensor:
         """Decide a request: picks int32 [rows, k]; rows where row_mask (int32 [rows]) is 0 are padding. Returns its part of `address`."""
-        lookup(self._buffers, self.policy.name, layer, picks, row_mask)
+        buffers, self._n_picks = self._buffers, picks.numel()
+        if self.relay and self.relay.serves(layer):
+            posted = self.relay.posted
+            buffers = replace(buffers, fetch_source=posted.source, fetch_target=posted.target, n_fetch=posted.count)
+        lookup(buffers, self.policy.name, layer, picks, row_mask)
         return self.address[: picks.numel()]
 
     def fetch(self, layer: int) -> None:
-        """Bring in what the last lookup of this layer missed."""
+        """Bring in what the last lookup, which was this layer's, missed."""
         buffers = self._buffers
+        if self.relay and self.relay.serves(layer):
+            for some in self.relay.rounds(layer, self._n_picks):
+                self._fetch(layer, some.source, some.target, some.count)
+        else:
+            self._fetch(layer, buffers.fetch_source, buffers.fetch_target, buffers.n_fetch)
+
+    def _fetch(self, layer: int, source: torch.Tensor, target: torch.Tensor, count: torch.Tensor) -> None:
         fetch(
-            buffers.fetch_source,
-            buffers.fetch_target,
-            buffers.n_fetch,
+            source,
+            target,
+            count,
             self.shape.span_bytes[layer],
-            times=buffers.times[layer] if buffers.timed else None,
+            times=self._buffers.times[layer] if self._buffers.timed else None,
             repeat=self.bus_factor,
         )
 
     def seed(self, layer: int, experts: Sequence[int]) -> None:
         """Make exactly these experts of a layer resident, in slots 0, 1, ..., and bring them in."""
         chosen = check_seed(experts, self.shape.n_experts[layer], self.shape.n_slots[layer])
-        index = torch.tensor(chosen, dtype=torch.int64, device=self.device)
-        slots = torch.arange(len(chosen), device=self.device)
+        index, slots = torch.tensor(chosen, dtype=torch.int64), torch.arange(len(chosen))
         self._buffers.slot_of[layer] = -1
-        self._buffers.slot_of[layer, index] = slots.int()
+        self._buffers.slot_of[layer, index.to(self.device)] = slots.to(self.device, torch.int32)
         span = self.shape.span_bytes[layer]
-        count = torch.tensor([len(chosen)], dtype=torch.int32, device=self.device)
-        fetch(self.bank_base[layer] + index * span, self._pool_base()[layer] + slots * span, count, span)
+        source, target = self.bank_base[layer] + index * span, self._pool_base()[layer] + slots * span
+        if self.relay and self.relay.serves(layer):
+            for some in self.relay.post(layer, source, target):
+                fetch(some.source, some.target, some.count, span)
+        else:
+            count = torch.tensor([len(chosen)], dtype=torch.int32, device=self.device)
+            fetch(source.to(self.device), target.to(self.device), count, span)
 
     def reset(self) -> None:
         """As new: cold (but for `static`, which starts with experts 0, 1, ...), with nothing counted or recorded."""
@@ -162,8 +198,11 @@ class ExpertCache:
         self.reset_stats()
         for scores in (buffers.step, buffers.score):
             scores.zero_()
-        buffers.slot_of.fill_(-1)
         buffers.ring.fill_(-1)
+        self._empty()
+
+    def _empty(self) -> None:
+        self._buffers.slot_of.fill_(-1)
         if self.policy.name == "static":
             for layer, n_slots in enumerate(self.shape.n_slots):
                 self.seed(layer, range(n_slots))

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from hotset.experts.bank import LOCK_CHUNK
+from hotset.host.copying import spread_copy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hotset.experts.bank import ExpertBank
+    from hotset.experts.bounce import Bounce
     from hotset.experts.cache import ExpertCache
 
 # A wave is large enough for the bus to run at full speed: 2.65 MB take 51 us, of which 5 us are the start.
@@ -48,11 +49,35 @@ class Copy:
     buffer: int
 
 
+class BouncePieces:
+    """Page-locked pieces that take turns: the host fills one while the GPU copies from another."""
+
+    def __init__(self, bounce: Bounce, device: torch.device) -> None:
+        self._pieces = [torch.from_numpy(piece) for piece in bounce.pieces]
+        self._copied = [torch.cuda.Event() if device.type == "cuda" else None for _ in self._pieces]  # type: ignore[no-untyped-call]
+        self._turn = 0
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Copy to device memory on the current stream; the host waits for a piece that is still being copied from."""
+        size = len(self._pieces[0])
+        for at in range(0, len(source), size):
+            part = source[at : at + size]
+            piece, copied = self._pieces[self._turn][: len(part)], self._copied[self._turn]
+            self._turn = (self._turn + 1) % len(self._pieces)
+            if copied:
+                copied.synchronize()
+            spread_copy(piece.data_ptr(), part.data_ptr(), len(part))
+            target[at : at + size].copy_(piece, non_blocking=True)
+            if copied:
+                copied.record()
+
+
 class Staging:
-    """Two buffers of device memory and the stream that fills them."""
+    """Two buffers of device memory, the stream that fills them, and what a bank's bounce buffer gives to that."""
 
     def __init__(self, span_bytes: tuple[int, ...], n_experts: int, device: torch.device | str) -> None:
         self.device = torch.device(device)
+        self.bounce: BouncePieces | None = None
         largest = max(span_bytes)
         self.wave_experts = max(1, min(n_experts, WAVE_BYTES // largest))
         self.max_waves = 1 + -(-n_experts // self.wave_experts)
@@ -73,14 +98,36 @@ def expects_all(n_rows: int, n_experts: int, n_picks: int) -> bool:
     return n_picks == n_experts or n_rows >= math.log(1 - ALL_FROM) / math.log(1 - n_picks / n_experts)
 
 
+class IdleWaves:
+    """Waves that bring nothing and in which nobody computes: kernels compile while the bank is still being filled."""
+
+    def __init__(self, n_experts: int, device: torch.device) -> None:
+        order = torch.arange(n_experts, dtype=torch.int32, device=device)
+        ranks = torch.zeros(2, dtype=torch.int32, device=device)
+        self._cut = Cut(order, ranks, torch.zeros(n_experts, dtype=torch.int64, device=device), 1)
+
+    def cut(self, layer: int, picks: torch.Tensor) -> Cut:
+        """One wave without an expert."""
+        del layer, picks
+        return self._cut
+
+    def present(self, layer: int, wave: int) -> AbstractContextManager[None]:
+        """Nothing is waited for."""
+        del layer, wave
+        return nullcontext()
+
+
 class ExpertWaves:
     """The waves of one prompt's chunk, layer by layer; `take_all` brings every expert without looking at the picks."""
 
     def __init__(self, bank: ExpertBank, cache: ExpertCache, staging: Staging, *, take_all: bool) -> None:
-        self._bank = torch.from_numpy(bank.data)
-        self._base = [b - bank.data.ctypes.data for b in bank.base]
+        self._bank = bank
+        self._bytes = torch.from_numpy(bank.data)
+        self._base = [b - bank.address for b in bank.base]
         self._span_bytes = bank.span_bytes
         self._staging = staging
+        if bank.bounce and not staging.bounce:
+            staging.bounce = BouncePieces(bank.bounce, staging.device)
         self._resident = cache.slot_addresses()
         self._copies: list[Copy] = []
         self._started = 0
@@ -198,9 +245,12 @@ class ExpertWaves:
                 first = i
 
     def _copy_run(self, target: torch.Tensor, source: int) -> None:
-        """Copy from byte `source` of the bank on; one copy may not cross from one page-locked piece to the next."""
+        """Copy from byte `source` of the bank on; what is not page-locked goes through the bounce buffer."""
         done = 0
-        while done < target.numel():
-            n = min(target.numel() - done, LOCK_CHUNK - (source + done) % LOCK_CHUNK)
-            target[done : done + n].copy_(self._bank[source + done : source + done + n], non_blocking=True)
+        for n, locked in self._bank.runs(source, target.numel()):
+            part, start = target[done : done + n], source + done
+            if locked or self._staging.bounce is None:
+                part.copy_(self._bytes[start : start + n], non_blocking=True)
+            else:
+                self._staging.bounce.copy(part, self._bytes[start : start + n])
             done += n

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from mmap import MADV_DONTNEED, PAGESIZE, mmap
+from mmap import MADV_DONTNEED, MADV_WILLNEED, PAGESIZE, mmap
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Self
@@ -72,6 +72,12 @@ class GGUFFile:
         """Return the tensor's bytes: a read-only view of the mapped file, no copy."""
         tensor = self.tensor(name)
         return np.frombuffer(self._map_of(tensor), np.uint8, tensor.n_bytes, tensor.offset)
+
+    def read_ahead(self, name: str) -> None:
+        """Let the system begin to read this tensor's pages, in pieces larger than those it would read as they are touched."""
+        tensor = self.tensor(name)
+        start = tensor.offset // PAGESIZE * PAGESIZE
+        self._map_of(tensor).madvise(MADV_WILLNEED, start, tensor.offset + tensor.n_bytes - start)
 
     def let_go(self, name: str) -> None:
         """Let the system drop this tensor's pages from the process, once its bytes were copied; a later read fetches them again."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -54,14 +55,26 @@ def compiled(*, parallel: bool = False, inline: bool = False) -> Callable[[Calla
             parallel
         ):  # entries on disk are known by name and bytecode: the same source compiled both ways needs two names
             function.__qualname__ += "_parallel"
-        # Numba reads the folder when the decorator runs; the user's own setting stands before and after.
-        before = numba_config.CACHE_DIR
-        numba_config.CACHE_DIR = code_cache()
-        try:
+        with _own_folder():
             return numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", parallel=parallel)(
                 function
             )
-        finally:
-            numba_config.CACHE_DIR = before
 
     return decorate
+
+
+def callback(function: Callable[[int], None]) -> Any:
+    """`function` of one address compiled for callers that know C alone and hold no GIL: see numba.cfunc; compiles at once."""
+    with _own_folder():
+        return numba.cfunc(numba.void(numba.int64), cache=True, boundscheck=False, error_model="numpy")(function)
+
+
+@contextmanager
+def _own_folder() -> Iterator[None]:
+    """Numba reads the folder when a decorator runs; the user's own setting stands before and after."""
+    before = numba_config.CACHE_DIR
+    numba_config.CACHE_DIR = code_cache()
+    try:
+        yield
+    finally:
+        numba_config.CACHE_DIR = before

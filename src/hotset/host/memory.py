@@ -6,6 +6,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
+from numba.core.cgutils import raw_memcpy
 from numba.extending import intrinsic
 
 from hotset.host.emit import F32, I32, Emitter
@@ -34,6 +35,19 @@ def _poke(numba_type: Any, bits: int) -> Any:
 
 peek8, peek16, peek32 = _peek(types.uint8, 8), _peek(types.uint16, 16), _peek(types.uint32, 32)
 poke8, poke16, poke32 = _poke(types.uint8, 8), _poke(types.uint16, 16), _poke(types.uint32, 32)
+peek64, poke64 = _peek(types.int64, 64), _poke(types.int64, 64)
+
+
+@intrinsic
+def copy_bytes(typingctx: Any, target: Any, source: Any, n: Any) -> Any:
+    """Copy n bytes between addresses, as the C library does."""
+
+    def generate(context: Any, b: Any, _signature: Any, args: Any) -> Any:
+        byte = ir.IntType(8).as_pointer()
+        raw_memcpy(b, b.inttoptr(args[0], byte), b.inttoptr(args[1], byte), args[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
 
 
 @intrinsic

@@ -91,8 +91,7 @@ def _clear_row(target: int, unit_bytes: int, count: int) -> None:
             poke8(target + u * unit_bytes * GROUP + i, np.uint8(0))
 
 
-@compiled(parallel=True)
-def _rearrange(
+def _move(
     source: int, n_items: int, rows: int, n_blocks: int, block_bytes: int, table: Any, moves: Any, target: int, target_stride: int
 ) -> None:  # fmt: skip
     n_groups = (rows + GROUP - 1) // GROUP
@@ -119,15 +118,25 @@ def _rearrange(
             plane += n_groups * n_blocks * plane_bytes * GROUP
 
 
-def rearrange(layout: MatrixLayout, blocks: Bytes, target: int, *, n_items: int = 1, target_stride: int = 0) -> None:
-    """`n_items` matrices of GGUF bytes, one after the other in `blocks` (uint8, contiguous), -> planes at address `target` + i `target_stride`."""
+_move_alone = compiled()(_move)
+_move_spread = compiled(parallel=True)(_move)
+
+
+def rearrange(
+    layout: MatrixLayout, blocks: Bytes, target: int, *, n_items: int = 1, target_stride: int = 0, spread: bool = False
+) -> None:
+    """`n_items` matrices of GGUF bytes, one after the other in `blocks` (uint8, contiguous), -> planes at address `target` + i `target_stride`.
+
+    On the calling thread, of which there may be several; `spread` takes all threads, and may be called by one thread at a time.
+    """
     if blocks.size != n_items * layout.rows * layout.row_bytes or not blocks.flags.c_contiguous:
         raise ValueError(
             f"{blocks.size} bytes for {n_items} matrices of {layout.rows} rows of {layout.row_bytes} bytes"
         )
     fmt = layout.fmt
     table = np.empty(0, np.uint8) if fmt.table is None else fmt.table
-    _rearrange(
+    move = _move_spread if spread else _move_alone
+    move(
         blocks.ctypes.data, n_items, layout.rows, layout.n_blocks, fmt.block_bytes, table, _moves(fmt), target, target_stride
     )  # fmt: skip
 
@@ -135,7 +144,7 @@ def rearrange(layout: MatrixLayout, blocks: Bytes, target: int, *, n_items: int 
 def to_planes(layout: MatrixLayout, blocks: Bytes) -> Bytes:
     """GGUF bytes uint8 [rows * row_bytes] -> planes uint8 [n_bytes], aligned to 64 bytes."""
     data = aligned_bytes(layout.n_bytes)
-    rearrange(layout, blocks, data.ctypes.data)
+    rearrange(layout, blocks, data.ctypes.data, spread=True)
     return data
 
 

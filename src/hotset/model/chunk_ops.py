@@ -19,7 +19,7 @@ from hotset.model.device_ops import KEPT_RESULTS
 
 if TYPE_CHECKING:
     from hotset.experts.picked_waves import PickedWaves
-    from hotset.experts.waves import ExpertWaves
+    from hotset.experts.waves import ExpertWaves, IdleWaves
     from hotset.kernels.matvec import DeviceMatrix
     from hotset.kernels.rows import Rows
     from hotset.model.config import ModelConfig
@@ -81,7 +81,11 @@ class ChunkOps:
     """See transformer.Ops. Residency and scores of the expert cache stay as they are: resident experts are used where they lie."""
 
     def __init__(
-        self, config: ModelConfig, kv: DeviceKV, scratch: ChunkScratch, waves: ExpertWaves | PickedWaves
+        self,
+        config: ModelConfig,
+        kv: DeviceKV,
+        scratch: ChunkScratch,
+        waves: ExpertWaves | PickedWaves | IdleWaves,
     ) -> None:
         self.config = config
         self.kv = kv

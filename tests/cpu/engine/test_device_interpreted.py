@@ -9,6 +9,7 @@ from hotset.config import SamplingParams  # noqa: E402
 from hotset.engine.device import DeviceModel, DeviceRunner  # noqa: E402
 from hotset.engine.host import HostModel, HostRunner  # noqa: E402
 from hotset.engine.loading import LoadOptions, Source  # noqa: E402
+from hotset.engine.page_locking import page_lock, relay_for  # noqa: E402
 from hotset.engine.sampling import sample  # noqa: E402
 from hotset.experts.bank import ExpertBank  # noqa: E402
 from hotset.experts.cache import ExpertCache  # noqa: E402
@@ -19,11 +20,13 @@ from hotset.experts.trace import Trace  # noqa: E402
 from hotset.gguf import open_gguf  # noqa: E402
 from hotset.kernels.token_mask import pack  # noqa: E402
 from hotset.model import model_config  # noqa: E402
+from hotset.model.batch import MAX_ROWS  # noqa: E402
 from hotset.model.device_ops import DevicePlace  # noqa: E402
 from hotset.model.experts import expert_layouts  # noqa: E402
 from hotset.model.host_place import HostPlace  # noqa: E402
 from hotset.model.loading import load_weights  # noqa: E402
 from hotset.model.tensors import Tensors  # noqa: E402
+from lockers import FakeLocker  # noqa: E402
 
 # The interpreter takes seconds for a chunk of rows: few tokens.
 TOKENS = [3, 77, 5]
@@ -41,14 +44,18 @@ def source(shared) -> Source:
     return make_source(shared / "golden/tiny/qwen3moe-q4_k_m.gguf")
 
 
-def device_runner(source: Source, n_slots: int, policy: str = "lrfu:16", chunk_rows: int = 0) -> DeviceRunner:
+def device_runner(
+    source: Source, n_slots: int, policy: str = "lrfu:16", chunk_rows: int = 0, locked: float = 1
+) -> DeviceRunner:
     config = source.config
     source = make_source(source.file.path)
     bank = ExpertBank(source.spans, config.n_experts)
     source.fill(bank)
+    page_lock(bank, FakeLocker(), int(locked * bank.n_bytes), 2, lambda _: None)
+    relay = relay_for(bank, MAX_ROWS * config.n_picks, None)
     weights = load_weights(source.tensors, config, source.spans, DevicePlace("cpu"))
     shape = source.shape((n_slots,) * config.n_layers)
-    cache = ExpertCache(shape, Policy.parse(policy), bank.base, "cpu", ring_steps=64, poison=True)
+    cache = ExpertCache(shape, Policy.parse(policy), bank.base, "cpu", ring_steps=64, poison=True, relay=relay)
     model = DeviceModel(config, weights, bank, cache, torch.device("cpu"))
     runner = DeviceRunner(model, source.n_ctx, chunk_rows=chunk_rows)
     runner.chunk = 2  # the interpreter takes seconds for a chunk of eight
@@ -156,3 +163,28 @@ def test_long_prompts_stream_their_experts_and_come_near_the_cpu_runner(source, 
     assert runner.model.cache.stats() == before
     prompt = runner.stats().prompt
     assert prompt.hits + prompt.misses > sum(before.hits) + sum(before.misses)
+
+
+def test_the_page_locked_share_changes_no_bit(source):
+    # Nine tokens stream through the bounce buffer in waves, a step takes it layer by layer.
+    tokens = [*TOKENS, 120, 9, 9, 64, 1, 0]
+    found = []
+    for locked in (1, 0.5, 0):
+        runner = device_runner(source, 2, chunk_rows=16, locked=locked)
+        assert (runner.model.bank.bounce is None) == (locked == 1)
+        step = runner.logits(TOKENS[:1], [0], "fast", stepwise=True)
+        found.append(np.concatenate([step, runner.logits(tokens, [8], "fast", stepwise=False)]))
+    assert np.isfinite(found[0]).all()
+    assert all(np.array_equal(found[0], other) for other in found[1:])
+
+
+def test_compiling_reads_no_expert_and_leaves_nothing_behind(source):
+    runner = device_runner(source, 2, chunk_rows=16)
+    cache = runner.model.cache
+    n_layers = cache.shape.n_layers
+    cache.attach([0] * n_layers, None)  # whoever reads an expert now reads address 0
+    runner.compile()
+    stats = cache.stats()
+    assert (stats.hits, stats.misses, stats.requests) == ((0,) * n_layers,) * 3
+    assert all((cache.state(layer).slot_of_expert == -1).all() for layer in range(n_layers))
+    assert runner.stats().prompt.tokens == 0

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hotset.errors import DeviceError, PlacementError
+from hotset.errors import PlacementError
 from hotset.experts import bank as module
 from hotset.experts.bank import ExpertBank
 from hotset.quant.layout import MatrixLayout, SpanLayout
+from lockers import FakeLocker
 from samples import BY_NAME, random_blocks
 
 ROLES = ("gate", "up", "down")
@@ -50,37 +51,56 @@ def test_too_little_memory_is_told_with_both_sizes(monkeypatch):
         ExpertBank(SPANS, n_experts=3)
 
 
-class Runtime:
-    """Stands for the CUDA runtime; refuses from a number of pieces on."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.locked: dict[int, int] = {}
-
-    def cudaHostRegister(self, start: int, size: int, _flags: int) -> int:  # noqa: N802
-        if len(self.locked) == self.limit:
-            return 2
-        self.locked[start] = size
-        return 0
-
-    def cudaHostUnregister(self, start: int) -> None:  # noqa: N802
-        del self.locked[start]
-
-
-def test_page_locking_covers_the_bank_and_release_undoes_it(monkeypatch):
+@pytest.fixture
+def small_pieces(monkeypatch) -> int:
     monkeypatch.setattr(module, "LOCK_CHUNK", 64 << 10)
-    bank, runtime, seen = ExpertBank(SPANS, n_experts=3), Runtime(1000), []
-    bank.page_lock(runtime, seen.append)
-    assert sum(runtime.locked.values()) == seen[-1] == bank.n_bytes
+    return 64 << 10
+
+
+def test_page_locking_covers_the_bank_and_release_undoes_it(small_pieces):
+    bank, locker, seen = ExpertBank(SPANS, n_experts=3), FakeLocker(), []
+    assert bank.page_lock(locker, progress=seen.append)
+    assert sum(locker.locked.values()) == seen[-1] == bank.locked_bytes == bank.n_bytes
     assert seen == sorted(seen)
-    assert len(runtime.locked) == -(-bank.n_bytes // (64 << 10)) > 1
+    assert len(locker.locked) == -(-bank.n_bytes // small_pieces) > 1
+    assert all(bank.is_locked(layer) for layer in range(2))
     bank.release()
-    assert not runtime.locked
+    assert not locker.locked
+    assert bank.locked_bytes == 0
 
 
-def test_a_refusal_says_how_far_locking_came_and_keeps_nothing_locked(monkeypatch):
-    monkeypatch.setattr(module, "LOCK_CHUNK", 64 << 10)
-    bank, runtime = ExpertBank(SPANS, n_experts=3), Runtime(1)
-    with pytest.raises(DeviceError, match=r"page-locking the experts stopped at .* of .* GiB; raise the limit"):
-        bank.page_lock(runtime)
-    assert not runtime.locked
+def test_a_refusal_keeps_what_was_locked_but_for_one_piece_that_the_driver_may_need(small_pieces):
+    bank = ExpertBank(SPANS, n_experts=3)
+    for pieces in range(4):
+        locker = FakeLocker(pieces * small_pieces)
+        assert not bank.page_lock(locker)
+        assert bank.locked_bytes == sum(locker.locked.values()) == max(0, pieces - 1) * small_pieces
+        bank.release()
+
+
+def test_a_limit_locks_whole_pages_from_the_start(small_pieces):
+    bank, locker = ExpertBank(SPANS, n_experts=3), FakeLocker()
+    assert bank.page_lock(locker, 3 * small_pieces // 2 + 5000)
+    assert bank.locked_bytes == sum(locker.locked.values()) == 3 * small_pieces // 2 + 4096
+    assert not bank.is_locked(1)
+    bank.release()
+    assert bank.page_lock(locker, 0)
+    assert not locker.locked
+    assert bank.page_lock(locker, bank.n_bytes + 1)
+    assert bank.locked_bytes == bank.n_bytes
+
+
+def test_copies_are_cut_where_pieces_meet_and_where_locking_ends(small_pieces):
+    bank = ExpertBank(SPANS, n_experts=3)
+    bank.page_lock(FakeLocker(), 2 * small_pieces + 8192)
+    border = bank.locked_bytes
+    assert list(bank.runs(small_pieces - 100, 3 * small_pieces)) == [
+        (100, True),
+        (small_pieces, True),
+        (8192, True),
+        (2 * small_pieces - 100 - 8192, False),
+    ]
+    assert list(bank.runs(0, 10)) == [(10, True)]
+    assert list(bank.runs(border, 10)) == [(10, False)]
+    assert list(bank.runs(border - 1, 1)) == [(1, True)]
+    assert list(bank.runs(5, 0)) == []
