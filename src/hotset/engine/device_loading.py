@@ -93,11 +93,18 @@ def _place(source: Source, bank: ExpertBank, budget: Budget, context: int) -> tu
     rows = source.options.n_ubatch or chunk_rows(config, budget.n_bytes)
     if not has_tensor_cores(device):
         rows = 0
-    runner = DeviceRunner(model, source.n_ctx, use_graphs=source.options.graph, chunk_rows=min(rows, source.n_ctx))
+    types = source.options.kv_types
+    runner = DeviceRunner(
+        model,
+        source.n_ctx,
+        use_graphs=source.options.graph,
+        chunk_rows=min(rows, source.n_ctx),
+        kv_types=types,
+    )
     source.progress("kernels", 0, 1)
     runner.warm_up()
     source.progress("kernels", 1, 1)
-    kv = kv_bytes(config, source.n_ctx, 1, 2)
+    kv = kv_bytes(config, source.n_ctx, 1, types)
     used = budget.used()
     needs = DeviceNeeds(
         context=context,
@@ -106,6 +113,7 @@ def _place(source: Source, bank: ExpertBank, budget: Budget, context: int) -> tu
         scratch=used - context - weight_bytes - kv - no_slots.overflow_bytes,
         overflow=no_slots.overflow_bytes,
         reserve=budget.reserve,
+        kv_note=str(types),
     )
     plan = device_plan(config, source.spans, needs, source.options.size, budget.n_bytes)
     cache.resize(plan.n_slots)

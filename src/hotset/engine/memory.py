@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hotset.errors import InputError, PlacementError
 from hotset.host.ram import available_bytes
+from hotset.model.kv import DEFAULT, KVTypes
 
 if TYPE_CHECKING:
     from hotset.experts.slots import CacheSize
@@ -49,9 +50,9 @@ class MemoryPlan:
         return sum(r.n_bytes for r in self.rows if r.name == name)
 
 
-def kv_bytes(config: ModelConfig, n_ctx: int, n_seqs: int, element_bytes: int) -> int:
+def kv_bytes(config: ModelConfig, n_ctx: int, n_seqs: int, types: KVTypes = DEFAULT) -> int:
     """Bytes of keys, values, latents and states (which are float32)."""
-    return n_seqs * (config.kv_elements(n_ctx) * element_bytes + config.state_elements * 4)
+    return n_seqs * (n_ctx * types.position_bytes(config) + config.state_elements * 4)
 
 
 def checked_ctx(n_ctx: int) -> int:
@@ -80,14 +81,19 @@ def slots_note(n_slots: Sequence[int], config: ModelConfig) -> str:
 
 
 def host_plan(
-    config: ModelConfig, spans: Sequence[SpanLayout], weights: int, kv: int, n_slots: tuple[int, ...]
+    config: ModelConfig,
+    spans: Sequence[SpanLayout],
+    weights: int,
+    kv: int,
+    n_slots: tuple[int, ...],
+    kv_note: str = "f16",
 ) -> MemoryPlan:
     """The CPU's table: the cache's slots cost nothing, for the cache is only counted."""
     experts = sum(s.n_bytes for s in spans) * config.n_experts
     rows = (
         MemoryRow("weights", "host", weights, "attention, norms, routers, embedding, output"),
         MemoryRow("experts", "host", experts, f"{len(spans)} layers of {config.n_experts}"),
-        MemoryRow("KV cache", "host", kv, "float16"),
+        MemoryRow("KV cache", "host", kv, kv_note),
     )
     return MemoryPlan(rows, n_slots)
 
@@ -102,6 +108,7 @@ class DeviceNeeds:
     scratch: int
     overflow: int
     reserve: int
+    kv_note: str = "f16"
 
     @property
     def total(self) -> int:
@@ -130,7 +137,7 @@ def device_plan(
     rows = (
         MemoryRow("CUDA context", "gpu", needs.context, "the driver's own"),
         MemoryRow("weights", "gpu", needs.weights, "attention, norms, routers, embedding, output"),
-        MemoryRow("KV cache", "gpu", needs.kv, "float16"),
+        MemoryRow("KV cache", "gpu", needs.kv, needs.kv_note),
         MemoryRow("scratch", "gpu", needs.scratch, "activations and logits"),
         MemoryRow("overflow", "gpu", needs.overflow, "misses that find no slot"),
         MemoryRow("slots", "gpu", slots, slots_note(n_slots, config)),
