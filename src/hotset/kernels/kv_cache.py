@@ -89,20 +89,21 @@ def load_cells(
     """Load a head's cells [T, DIM_PAD], zeros past HEAD_DIM: as they are, or q8_0 as float16."""
     if scale is None:
         d = tl.arange(0, DIM_PAD)
-        at = head + t.to(tl.int64)[:, None] * HEAD_DIM + d[None, :]
+        own = cells + head
+        at = t.to(tl.int64)[:, None] * HEAD_DIM + d[None, :]
         if MASKED:
-            value = tl.load(cells + at, mask=(t < n_keys)[:, None] & (d < HEAD_DIM)[None, :], other=0)
+            value = tl.load(own + at, mask=(t < n_keys)[:, None] & (d < HEAD_DIM)[None, :], other=0)
         elif HEAD_DIM != DIM_PAD:
-            value = tl.load(cells + at, mask=(d < HEAD_DIM)[None, :], other=0)
+            value = tl.load(own + at, mask=(d < HEAD_DIM)[None, :], other=0)
         else:
-            value = tl.load(cells + at)
+            value = tl.load(own + at)
     else:
         b = tl.arange(0, DIM_PAD // 32)
-        block = head // 32 + t.to(tl.int64)[:, None] * (HEAD_DIM // 32) + b[None, :]
+        block = t.to(tl.int64)[:, None] * (HEAD_DIM // 32) + b[None, :]
         ok = (b < HEAD_DIM // 32)[None, :] & (t < n_keys)[:, None]
         at = block[:, :, None] * 32 + tl.arange(0, 32)[None, None, :]
-        whole = tl.load(cells + at, mask=ok[:, :, None], other=0).to(tl.float32)
-        factor = tl.load(scale + block, mask=ok, other=0).to(tl.float32)
+        whole = tl.load(cells + head + at, mask=ok[:, :, None], other=0).to(tl.float32)
+        factor = tl.load(scale + head // 32 + block, mask=ok, other=0).to(tl.float32)
         value = tl.reshape((whole * factor[:, :, None]).to(tl.float16), [t.shape[0], DIM_PAD])
     return value
 
