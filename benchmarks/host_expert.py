@@ -33,6 +33,7 @@ from hotset.model.batch import prompt_batch
 from hotset.model.config import ModelConfig
 from hotset.model.host_kv import HostKV
 from hotset.model.host_ops import HostOps
+from hotset.model.kv import DEFAULT
 from hotset.model.routing import RouterRule
 from hotset.model.rules import Branch, Experts, LayerRule, Norm
 from hotset.model.weights import ExpertWeights
@@ -59,7 +60,7 @@ class HostStep:
         config = model_config(n_experts)
         shape = CacheShape((span.n_bytes,), (n_experts,), (n_experts // 4,), K, 8)
         cache = HostCache(shape, Policy.parse("lrfu:16"))
-        self._ops = HostOps(config, self._bank, cache, HostKV(config, 1, 1, half=True), fast=True)
+        self._ops = HostOps(config, self._bank, cache, HostKV(config, 1, 1, DEFAULT), fast=True)
         rule = config.experts
         assert rule
         self._experts = ExpertWeights(rule, 0, span, router=None)

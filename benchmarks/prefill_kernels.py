@@ -19,12 +19,12 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from hotset.kernels.attention import KVCache
 from hotset.kernels.chunk_attention import chunk_attention
 from hotset.kernels.chunk_dense import dense
 from hotset.kernels.chunk_plan import ChunkPlan
 from hotset.kernels.grouped import GroupedBuffers, combine_rows, down_wave, gate_up_wave
 from hotset.kernels.half import ChunkRows, halve, rms_norm_rows
+from hotset.kernels.kv_cache import KVCache
 from hotset.kernels.matvec import DeviceMatrix
 from hotset.kernels.rope import DeviceRope, qk_norm_rope_store
 from hotset.kernels.router import route

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
 
 from hotset.config import SamplingParams
 from hotset.engine.sampling import sample
-from hotset.kernels.attention import KVCache, SplitBuffers, attention
+from hotset.kernels.attention import SplitBuffers, attention
 from hotset.kernels.attention import reference as attention_reference
+from hotset.kernels.kv_cache import KVCache, floats, quantised_reference
 from hotset.kernels.rope import DeviceRope, qk_norm_rope_store
 from hotset.kernels.rope import reference as rope_reference
 from hotset.kernels.router import route as device_route
@@ -19,6 +22,7 @@ from hotset.model.routing import RouterRule, route
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 N_CTX = 4200
+DTYPES = (torch.float16, torch.float32, torch.int8)
 LENGTHS = [1, 63, 64, 65, 1000, 2049, 4200, 33]
 
 
@@ -32,13 +36,14 @@ def rows_at(lengths, seqs=None):
 
 def kv_cache(n_kv, head_dim, dtype):
     generator = torch.Generator("cuda").manual_seed(0)
-    cache = KVCache(
-        *(torch.randn(8, n_kv, N_CTX, head_dim, generator=generator, device="cuda").to(dtype) for _ in range(2))
+    values = [torch.randn(8, n_kv, N_CTX, head_dim, generator=generator, device="cuda") for _ in range(2)]
+    (k, k_scale), (v, v_scale) = (
+        quantised_reference(x) if dtype == torch.int8 else (x.to(dtype), None) for x in values
     )
     for seq, length in enumerate(LENGTHS):
-        cache.k[seq, :, length:] = float("nan")
-        cache.v[seq, :, length:] = float("nan")
-    return cache
+        (k if k_scale is None else k_scale)[seq, :, length:] = float("nan")
+        (v if v_scale is None else v_scale)[seq, :, length:] = float("nan")
+    return KVCache(k, v, k_scale, v_scale)
 
 
 def attend(q, cache, rows):
@@ -48,9 +53,16 @@ def attend(q, cache, rows):
     return out
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize(
-    ("n_heads", "n_kv", "head_dim"), [(32, 4, 128), (64, 8, 64), (16, 16, 128), (6, 2, 80), (5, 1, 192)]
+    ("n_heads", "n_kv", "head_dim", "dtype"),
+    [
+        *product((32,), (4,), (128,), DTYPES),
+        *product((64,), (8,), (64,), DTYPES),
+        *product((16,), (16,), (128,), DTYPES),
+        *product((6,), (2,), (80,), DTYPES[:2]),
+        *product((6,), (2,), (96,), DTYPES[2:]),
+        *product((5,), (1,), (192,), DTYPES),
+    ],
 )
 def test_attention_equals_its_reference_and_rows_do_not_meet(n_heads, n_kv, head_dim, dtype):
     rows, cache = rows_at(LENGTHS), kv_cache(n_kv, head_dim, dtype)
@@ -80,6 +92,32 @@ def test_rope_equals_its_reference(head_dim, rope_dims, neox, dtype):
     tolerance = 1e-3 if dtype == torch.float16 else 1e-5
     torch.testing.assert_close(cache.k[where].double(), expected_k, rtol=tolerance, atol=2e-6)
     assert torch.equal(cache.v[where], v.view(8, 4, -1).to(dtype))
+
+
+@pytest.mark.parametrize("neox", [True, False])
+@pytest.mark.parametrize(("head_dim", "rope_dims"), [(128, 128), (64, 64), (96, 20)])
+def test_keys_and_values_are_stored_in_blocks_of_int8(head_dim, rope_dims, neox):
+    angles = torch.arange(N_CTX)[:, None] * 1e6 ** (-torch.arange(0, rope_dims, 2) / rope_dims)
+    norms = [torch.rand(head_dim, device="cuda") + 0.5 for _ in range(2)]
+    rope = DeviceRope(angles.cos().cuda(), angles.sin().cuda(), neox, *norms)
+    shape = (8, 4, N_CTX, head_dim)
+    scales = [torch.zeros(*shape[:3], head_dim // 32, dtype=torch.float16, device="cuda") for _ in range(2)]
+    cache = KVCache(*(torch.zeros(shape, dtype=torch.int8, device="cuda") for _ in range(2)), *scales)
+    rows = rows_at(LENGTHS)
+    q, k, v = (torch.randn(8, n * head_dim, device="cuda") for n in (32, 4, 4))
+    expected_q = rope_reference(q.view(8, 32, -1), rope, rope.q_norm, rows).flatten(1)
+    expected_k = rope_reference(k.view(8, 4, -1), rope, rope.k_norm, rows)
+    qk_norm_rope_store(q, k, v, rope, cache, rows)
+    where = rows.seqs.long(), slice(None), rows.positions.long()
+    torch.testing.assert_close(q.double(), expected_q, rtol=1e-5, atol=2e-6)
+    for cells, scale, expected in (
+        (cache.k, cache.k_scale, expected_k.float()),
+        (cache.v, cache.v_scale, v.view(8, 4, -1)),
+    ):
+        whole, factor = quantised_reference(expected)
+        assert (cells[where].int() - whole.int()).abs().max() <= 1
+        torch.testing.assert_close(scale[where], factor, rtol=1e-3, atol=0)
+        assert (floats(cells, scale)[where] - expected).norm() <= 0.01 * expected.norm()
 
 
 @pytest.mark.parametrize(("n_experts", "k"), [(128, 8), (60, 4), (384, 8), (8, 8), (5, 1)])

@@ -211,6 +211,23 @@ def test_masked_texts_are_the_reference_samplers_and_no_step_is_wasted(load, tem
         assert sample(logits[at - 1], params, tokens[:at], 5, at, mask(result.tokens[:n])) == tokens[at]
 
 
+def test_keys_and_values_in_q8_0_stay_close_and_step_as_they_should(load):
+    half, q8 = load("demo"), load("demo", cache_type_k="q8_0", cache_type_v="q8_0")
+    tokens = half.tokenize("The Debian installer is a program that sets up a system, and so it asks for a language.")
+    assert q8.memory.bytes_of("KV cache") * 64 == half.memory.bytes_of("KV cache") * 34
+    for stepwise in (False, True):
+        expected, got = (m.logits(tokens, stepwise=stepwise) for m in (half, q8))
+        assert 0 < np.median(relative(got, expected, 1)) <= 0.03
+    assert np.array_equal(q8.logits(tokens, mode="reference"), half.logits(tokens, mode="reference"))
+    result = q8.generate(tokens, max_tokens=20, temperature=0)
+    following = [*tokens, *result.tokens]
+    logits = q8.logits(following, stepwise=True)
+    top = np.sort(logits, 1)
+    for at in range(len(tokens), len(following)):
+        if top[at - 1, -1] - top[at - 1, -2] > 0.5:
+            assert logits[at - 1].argmax() == following[at]
+
+
 def test_vram_holds():
     engine = hotset.load("demo", device="cuda", vram="2GiB")
     engine.generate("static int", max_tokens=20, temperature=0)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from hotset.kernels.attention import KVCache
 from hotset.kernels.chunk_attention import chunk_attention
 from hotset.kernels.chunk_dense import dense
 from hotset.kernels.chunk_plan import ChunkPlan
 from hotset.kernels.grouped import GroupedBuffers, combine_rows, down_wave, gate_up_wave
 from hotset.kernels.half import ChunkRows, halve, rms_norm_rows
+from hotset.kernels.kv_cache import KVCache, floats, quantised_reference
 from hotset.kernels.matvec import DeviceMatrix
 from hotset.kernels.norm import rms_norm_reference
 from hotset.kernels.rows import Rows
@@ -282,7 +282,8 @@ def attended(q: torch.Tensor, cache: KVCache, start: int) -> torch.Tensor:
 def attention_reference(q: torch.Tensor, cache: KVCache, start: int) -> torch.Tensor:
     m, d = len(q), cache.head_dim
     n_heads = q.shape[1] // d
-    k, v = (t[0, :, : start + m].double().repeat_interleave(n_heads // cache.n_kv, 0) for t in (cache.k, cache.v))
+    k, v = floats(cache.k, cache.k_scale), floats(cache.v, cache.v_scale)
+    k, v = (t[0, :, : start + m].double().repeat_interleave(n_heads // cache.n_kv, 0) for t in (k, v))
     score = q.double().view(m, n_heads, d).transpose(0, 1) @ k.transpose(1, 2) * d**-0.5
     position = torch.arange(start, start + m, device="cuda")[:, None]
     score.masked_fill_(torch.arange(start + m, device="cuda") > position, -torch.inf)
@@ -309,4 +310,28 @@ def test_chunk_attention_is_close_to_float64_in_any_cut(start, m, n_heads, n_kv,
         later = KVCache(k.clone(), v.clone())
         later.k[:, :, start + at + n :] = torch.nan
         later.v[:, :, start + at + n :] = torch.nan
+        assert torch.equal(attended(q[at : at + n].clone(), later, start + at), whole[at : at + n])
+
+
+@pytest.mark.parametrize(
+    ("start", "m", "n_heads", "n_kv", "head_dim"), [(0, 1000, 32, 4, 128), (5, 130, 8, 2, 96), (777, 300, 8, 1, 64)]
+)
+def test_chunk_attention_over_int8_is_close_to_float64_in_any_cut(start, m, n_heads, n_kv, head_dim):
+    stored = start + m
+    shape = (1, n_kv, stored + 100, head_dim)
+    (k, k_scale), (v, v_scale) = (
+        quantised_reference(normal(n_kv * shape[2], head_dim, seed=s).view(shape)) for s in (1, 2)
+    )
+    k_scale[:, :, stored:], v_scale[:, :, stored:] = torch.nan, torch.nan
+    cache = KVCache(k, v, k_scale, v_scale)
+    q = normal(m, n_heads * head_dim) * 2
+    whole = attended(q, cache, start)
+    expected = attention_reference(q, cache, start)
+    assert relative_rms(whole, expected) < 1.5e-3
+    assert (whole - expected).abs().max() < 1e-2 * expected.abs().max()
+    cut = m // 3 + 1
+    for at, n in ((0, cut), (cut, m - cut), (m - 1, 1)):
+        later = KVCache(k, v, k_scale.clone(), v_scale.clone())
+        later.k_scale[:, :, start + at + n :] = torch.nan
+        later.v_scale[:, :, start + at + n :] = torch.nan
         assert torch.equal(attended(q[at : at + n].clone(), later, start + at), whole[at : at + n])

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hotset.model.experts import expert_tensors
+from hotset.model.kv import DEFAULT
 
 if TYPE_CHECKING:
     from hotset.checkpoint.file import ModelFile
@@ -41,5 +42,5 @@ def traffic(file: ModelFile, config: ModelConfig, spans: tuple[SpanLayout, ...])
         dense_read=dense - unread,
         spans_read=config.n_picks * sum(span_bytes),
         bank=config.n_experts * sum(span_bytes),
-        kv_per_token=config.kv_elements(1) * 2,
+        kv_per_token=DEFAULT.position_bytes(config),
     )

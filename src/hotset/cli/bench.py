@@ -43,6 +43,8 @@ def bench(
     policy: Annotated[str, typer.Option("--policy", metavar="NAME,...", help="Which experts stay in the cache: lrfu:HALF_LIFE, lru, lfu, static; several are measured side by side.")] = "lrfu:16",
     pre: options.PreOption = None,
     ubatch_size: options.UbatchOption = None,
+    cache_type_k: options.CacheTypeKOption = "f16",
+    cache_type_v: options.CacheTypeVOption = "f16",
     no_graph: options.NoGraphOption = False,
     page_lock: options.PageLockOption = None,
     json: options.JsonOption = False,
@@ -71,6 +73,7 @@ def bench(
     text = options.read_text(file, "-f") if file else None
     choices = Choices(
         path, device=device, vram=vram, n_ctx=plan.n_ctx, threads=arms[0].threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph, page_lock=page_lock,
+        cache_type_k=cache_type_k, cache_type_v=cache_type_v,
         why_n_ctx="what the longest test takes",
     )  # fmt: skip
     alone = len(arms) == 1 and bus_factor == 1

@@ -123,7 +123,7 @@ def model_needs(file: ModelFile) -> Needs:
     needs = DeviceNeeds(
         context=ASSUMED_CONTEXT,
         weights=reads.dense,
-        kv=kv_bytes(config, n_ctx, 1, 2),
+        kv=kv_bytes(config, n_ctx, 1),
         scratch=ASSUMED_SCRATCH + MAX_ROWS * config.n_vocab * 4,
         overflow=shape.overflow_bytes,
         rounding=ASSUMED_ROUNDING,

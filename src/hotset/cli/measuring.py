@@ -127,7 +127,7 @@ class Measuring:
         from hotset.errors import PlacementError
 
         shape = self.engine.runner.shape
-        kv = kv_bytes(self.engine.config, self.plan.n_ctx, 1, 2)
+        kv = kv_bytes(self.engine.config, self.plan.n_ctx, 1, self.choices.kv_types)
         arms = (
             [Placed(self.arms[0], shape.n_slots, 0)] if self.alone else [placed(a, shape, room, kv) for a in self.arms]
         )

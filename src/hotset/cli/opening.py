@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hotset.engine.engine import Engine
     from hotset.engine.loading import Device
     from hotset.engine.memory import MemoryPlan
+    from hotset.model.kv import KVTypes
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,17 @@ class Choices:
     n_ubatch: int | None = None
     graph: bool = True
     page_lock: str | None = None
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"
     why_n_ctx: str = "as asked"
     arms: str = ""
     record_steps: int = 0
+
+    @property
+    def kv_types(self) -> KVTypes:
+        from hotset.model.kv import KVTypes
+
+        return KVTypes.parse(self.cache_type_k, self.cache_type_v)
 
 
 def open_engine(choices: Choices) -> Engine:
@@ -54,6 +63,8 @@ def open_engine(choices: Choices) -> Engine:
                 graph=choices.graph,
                 record_steps=choices.record_steps,
                 page_lock=choices.page_lock,
+                cache_type_k=choices.cache_type_k,
+                cache_type_v=choices.cache_type_v,
                 progress=progress,
             )
         say(f"expert caches, measured side by side: {choices.arms}" if choices.arms else cache_line(engine))
@@ -86,6 +97,7 @@ def settings(engine: Engine, choices: Choices) -> Iterator[tuple[str, str, str]]
     yield "device", engine.device, asked(choices.device != "auto") or device_reason(engine)
     if engine.device == "cpu":
         yield "threads", *threads(choices)
+    yield "KV cache", *kv_types(choices)
     yield "context", f"{engine.n_ctx:,} tokens", context_reason(engine, choices)
     if choices.arms:
         return
@@ -105,6 +117,15 @@ def threads(choices: Choices) -> tuple[str, str]:
     from hotset.host.threads import checked_threads
 
     return str(checked_threads(choices.threads)), asked(choices.threads) or "physical cores that this process may use"
+
+
+def kv_types(choices: Choices) -> tuple[str, str]:
+    from hotset.model.kv import DEFAULT, KVTypes
+
+    types = KVTypes.parse(choices.cache_type_k, choices.cache_type_v)
+    return str(types), asked(
+        types != DEFAULT
+    ) or "what attention computes with; -ctk q8_0 -ctv q8_0 takes half the memory"
 
 
 def context_reason(engine: Engine, choices: Choices) -> str:

@@ -82,6 +82,15 @@ UbatchOption = Annotated[
         show_default="by VRAM, at most 4096",
     ),
 ]
+CacheTypeKOption = Annotated[
+    str,
+    typer.Option(
+        "-ctk", "--cache-type-k", metavar="f16|q8_0", help="How keys are kept; q8_0 takes about half the memory."
+    ),
+]
+CacheTypeVOption = Annotated[
+    str, typer.Option("-ctv", "--cache-type-v", metavar="f16|q8_0", help="How values are kept, likewise.")
+]
 NoGraphOption = Annotated[
     bool,
     typer.Option("--no-graph", help="Launch the kernels of a GPU step one by one: slower, for looking into trouble."),

@@ -62,6 +62,8 @@ def run(
     policy: options.PolicyOption = "lrfu:16",
     pre: options.PreOption = None,
     ubatch_size: options.UbatchOption = None,
+    cache_type_k: options.CacheTypeKOption = "f16",
+    cache_type_v: options.CacheTypeVOption = "f16",
     no_graph: options.NoGraphOption = False,
     page_lock: options.PageLockOption = None,
     layers: Annotated[bool, typer.Option("--layers", help="Report the expert cache layer by layer.")] = False,
@@ -76,6 +78,7 @@ def run(
     choices = Choices(
         options.chosen_model(model, model_option, hf_repo), device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=ctx_size,
         threads=threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph, page_lock=page_lock,
+        cache_type_k=cache_type_k, cache_type_v=cache_type_v,
     )  # fmt: skip
     text = given_text(prompt, file)
     sampling = SamplingParams(

@@ -25,6 +25,7 @@ from hotset.kernels.sampler import ENDED, NO_TOKEN
 from hotset.model.batch import MAX_ROWS
 from hotset.model.chunk_ops import ChunkBatch, ChunkOps, ChunkScratch
 from hotset.model.device_ops import DeviceBatch, DeviceKV, DeviceOps, Scratch
+from hotset.model.kv import DEFAULT, FLOAT32, KVTypes
 from hotset.model.transformer import forward
 
 if TYPE_CHECKING:
@@ -98,8 +99,10 @@ class DeviceRunner:
         use_graphs: bool = True,
         chunk_rows: int = 0,
         buffers: RunnerBuffers | None = None,
+        kv_types: KVTypes = DEFAULT,
     ) -> None:
         self.model = model
+        self._kv_types: dict[Mode, KVTypes] = {"fast": kv_types, "reference": FLOAT32}
         self.n_ctx = n_ctx
         self._buffers = buffers or RunnerBuffers.empty(model, chunk_rows)
         self._use_graphs = use_graphs
@@ -120,7 +123,9 @@ class DeviceRunner:
         del threads  # steps are the GPU's work
         cache = self.model.cache.beside(n_slots, policy, bus_factor=bus_factor)
         model = replace(self.model, cache=cache)
-        return DeviceRunner(model, self.n_ctx, use_graphs=self._use_graphs, buffers=self._buffers)
+        return DeviceRunner(
+            model, self.n_ctx, use_graphs=self._use_graphs, buffers=self._buffers, kv_types=self._kv_types["fast"]
+        )
 
     @property
     def cache(self) -> ExpertCache:
@@ -128,8 +133,8 @@ class DeviceRunner:
 
     def kv(self, n_ctx: int, mode: Mode, n_seqs: int = 1) -> DeviceKV:
         """Empty keys and values for `n_seqs` sequences."""
-        config, device = self.model.config, self.model.device
-        return with_room(self.model.cache, lambda: DeviceKV(config, n_ctx, n_seqs, device, half=mode == "fast"))
+        config, device, types = self.model.config, self.model.device, self._kv_types[mode]
+        return with_room(self.model.cache, lambda: DeviceKV(config, n_ctx, n_seqs, device, types))
 
     def ops(self, kv: DeviceKV, mode: Mode) -> DeviceOps:
         """The ops over given keys and values."""

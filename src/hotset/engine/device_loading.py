@@ -110,7 +110,14 @@ def _place(
     rows = source.options.n_ubatch or chunk_rows(config, budget.n_bytes)
     if not has_tensor_cores(device):
         rows = 0
-    runner = DeviceRunner(model, source.n_ctx, use_graphs=source.options.graph, chunk_rows=min(rows, source.n_ctx))
+    types = source.options.kv_types
+    runner = DeviceRunner(
+        model,
+        source.n_ctx,
+        use_graphs=source.options.graph,
+        chunk_rows=min(rows, source.n_ctx),
+        kv_types=types,
+    )
     source.progress("kernels", 0, 1)
     runner.compile()
     source.progress("kernels", 1, 1)
@@ -121,9 +128,10 @@ def _place(
     needs = DeviceNeeds.measured(
         budget.usage(),
         weights=weight_bytes,
-        kv=kv_bytes(config, source.n_ctx, 1, 2),
+        kv=kv_bytes(config, source.n_ctx, 1, types),
         overflow=no_slots.overflow_bytes,
         reserve=budget.reserve,
+        kv_note=str(types),
     )
     plan = device_plan(config, source.spans, needs, source.options.size, budget.n_bytes, page_locked=bank.locked_bytes)
     plan, notes = fill_room(cache, plan, budget)

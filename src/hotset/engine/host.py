@@ -21,6 +21,7 @@ from hotset.host.matmul import AT_ONCE
 from hotset.model.batch import Batch, prompt_batch
 from hotset.model.host_kv import HostKV
 from hotset.model.host_ops import HostOps, HostRouting
+from hotset.model.kv import DEFAULT, FLOAT32, KVTypes
 from hotset.model.transformer import forward
 
 if TYPE_CHECKING:
@@ -53,9 +54,10 @@ class HostRunner:
 
     device = "cpu"
 
-    def __init__(self, model: HostModel, threads: int) -> None:
+    def __init__(self, model: HostModel, threads: int, kv_types: KVTypes = DEFAULT) -> None:
         self.model = model
         self.threads = threads
+        self._kv_types: dict[Mode, KVTypes] = {"fast": kv_types, "reference": FLOAT32}
         self._meter = Meter(model.cache)
         self._trace: NDArray[np.int16] | None = None
 
@@ -71,7 +73,7 @@ class HostRunner:
                 f"bus factor {bus_factor}: the CPU engine computes experts where they lie and uses no bus; leave it out, or run on a GPU"
             )
         cache = HostCache(replace(self.shape, n_slots=tuple(n_slots)), policy)
-        return HostRunner(replace(self.model, cache=cache), threads or self.threads)
+        return HostRunner(replace(self.model, cache=cache), threads or self.threads, self._kv_types["fast"])
 
     def set_routing(self, picks: NDArray[np.integer[Any]] | None) -> None:
         self._trace = None if picks is None else picks.astype(np.int16)
@@ -86,9 +88,9 @@ class HostRunner:
 
     def kv(self, n_ctx: int, mode: Mode, n_seqs: int = 1) -> HostKV:
         """Empty keys and values for `n_seqs` sequences."""
-        half = mode == "fast"
-        check_host_room(n_ctx, kv_bytes(self.model.config, n_ctx, n_seqs, 2 if half else 4))
-        return HostKV(self.model.config, n_ctx, n_seqs, half=half)
+        types = self._kv_types[mode]
+        check_host_room(n_ctx, kv_bytes(self.model.config, n_ctx, n_seqs, types))
+        return HostKV(self.model.config, n_ctx, n_seqs, types)
 
     def forward(self, ops: HostOps, batch: Batch) -> NDArray[np.float32]:
         """Logits float32 [n_wanted, n_vocab] of a batch."""

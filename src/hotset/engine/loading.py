@@ -22,6 +22,7 @@ from hotset.model import model_config
 from hotset.model.batch import MAX_ROWS
 from hotset.model.device_support import missing_on_device
 from hotset.model.experts import expert_blocks, expert_layouts, expert_tensors, layer_tensors
+from hotset.model.kv import KVTypes
 from hotset.model.loading import load_weights, resolved
 from hotset.model.tensors import Tensors
 
@@ -61,6 +62,8 @@ class LoadOptions:
     graph: bool = True
     n_ubatch: int | None = None
     page_lock: str | int | None = None
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"
 
     def __post_init__(self) -> None:
         if self.device not in ("auto", "cuda", "cpu"):
@@ -75,6 +78,10 @@ class LoadOptions:
             )
         if not (type(self.record_steps) is int and self.record_steps >= 0):
             raise InputError(f"record_steps must be 0 or more, not {self.record_steps!r}")
+
+    @property
+    def kv_types(self) -> KVTypes:
+        return KVTypes.parse(self.cache_type_k, self.cache_type_v)
 
     @property
     def size(self) -> CacheSize:
@@ -182,6 +189,8 @@ def load(
     graph: bool = True,
     n_ubatch: int | None = None,
     page_lock: str | int | None = None,
+    cache_type_k: str = "f16",
+    cache_type_v: str = "f16",
     progress: Progress = no_progress,
 ) -> Engine:
     """Load a model and make it ready.
@@ -192,26 +201,29 @@ def load(
     lru, lfu or static. `vram` bounds all that is put on the GPU ("8GiB" or bytes). `n_ctx` is the context in tokens, `threads` the CPU
     threads (default: physical cores). `pre` overrides the tokenizer's name for splitting text. `record_steps` keeps the picks of so many
     last steps. `graph` False launches a GPU step's kernels one by one instead of as one captured graph. `n_ubatch` is how many tokens of a prompt
-    the GPU computes at once (default: by VRAM, at most 4,096). `page_lock` is how much of the experts may be page-locked for the GPU to read
-    ("8GiB", bytes, or "off"; default: all): what is not goes through a small buffer, slower and with the same results. `progress` is called with a stage, what is done and the whole; stages overlap,
-    and their calls come from other threads, one at a time.
+    the GPU computes at once (default: by VRAM, at most 4,096). `cache_type_k` and `cache_type_v` say how keys and values are kept, "f16" or
+    "q8_0" (about half the memory). `page_lock` is how much of the experts may be page-locked for the GPU to read ("8GiB", bytes, or "off";
+    default: all): what is not goes through a small buffer, slower and with the same results. `progress` is called with a stage, what is
+    done and the whole; stages overlap, and their calls come from other threads, one at a time.
 
     Raises HotsetError: FileError (the file), PlacementError (memory), DeviceError (the GPU), InputError (an argument).
     """
     options = LoadOptions(
         device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=n_ctx, threads=threads, pre=pre, record_steps=record_steps,
         graph=graph,
-        n_ubatch=n_ubatch, page_lock=page_lock,
+        n_ubatch=n_ubatch, page_lock=page_lock, cache_type_k=cache_type_k, cache_type_v=cache_type_v,
     )  # fmt: skip
     (
         Policy.parse(options.policy),
         options.size,
         options.vram_bytes,
         options.page_lock_bytes,
+        options.kv_types,
     )  # all arguments are checked before a long load begins
     checked_threads(options.threads)
     file = open_model(resolve(model, progress))
     config = model_config(file.metadata)
+    options.kv_types.check(config)
     tensors = Tensors(file)
     n_ctx = n_ctx or min(config.n_ctx_train, DEFAULT_CTX)
     config = resolved(config, tensors, n_ctx)
@@ -268,7 +280,7 @@ def _load_host(source: Source, notes: list[str]) -> Engine:
     from hotset.model.host_place import HostPlace
 
     config, options = source.config, source.options
-    kv = kv_bytes(config, source.n_ctx, 1, 2)
+    kv = kv_bytes(config, source.n_ctx, 1, options.kv_types)
     check_host_room(source.n_ctx, kv)
     bank = ExpertBank(source.spans, config.n_experts)
     source.fill(bank)
@@ -276,11 +288,13 @@ def _load_host(source: Source, notes: list[str]) -> Engine:
     size = COUNTED_SIZE if options.size.kind == "auto" else options.size
     n_slots = size.n_slots(bank.span_bytes, (config.n_experts,) * len(source.spans))
     cache = HostCache(source.shape(n_slots), Policy.parse(options.policy), ring_steps=options.record_steps)
-    runner = HostRunner(HostModel(config, weights, bank, cache), checked_threads(options.threads))
+    runner = HostRunner(HostModel(config, weights, bank, cache), checked_threads(options.threads), options.kv_types)
     source.progress("kernels", 0, 1)
     runner.warm_up()
     source.progress("kernels", 1, 1)
-    return _engine(source, runner, host_plan(config, source.spans, source.dense_bytes, kv, n_slots), notes)
+    return _engine(
+        source, runner, host_plan(config, source.spans, source.dense_bytes, kv, n_slots, str(options.kv_types)), notes
+    )
 
 
 def _load_cuda(source: Source, notes: list[str]) -> Engine:

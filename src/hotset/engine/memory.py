@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hotset.errors import InputError, PlacementError
 from hotset.host.ram import available_bytes
+from hotset.model.kv import DEFAULT, KVTypes
 
 if TYPE_CHECKING:
     from hotset.experts.slots import CacheSize
@@ -78,9 +79,9 @@ class MemoryPlan:
         return sum(r.n_bytes for r in self.rows if r.name == name)
 
 
-def kv_bytes(config: ModelConfig, n_ctx: int, n_seqs: int, element_bytes: int) -> int:
+def kv_bytes(config: ModelConfig, n_ctx: int, n_seqs: int, types: KVTypes = DEFAULT) -> int:
     """Bytes of keys, values, latents and states (which are float32)."""
-    return n_seqs * (config.kv_elements(n_ctx) * element_bytes + config.state_elements * 4)
+    return n_seqs * (n_ctx * types.position_bytes(config) + config.state_elements * 4)
 
 
 def reserve_bytes(budget: int) -> int:
@@ -129,14 +130,19 @@ def slots_note(n_slots: Sequence[int], config: ModelConfig) -> str:
 
 
 def host_plan(
-    config: ModelConfig, spans: Sequence[SpanLayout], weights: int, kv: int, n_slots: tuple[int, ...]
+    config: ModelConfig,
+    spans: Sequence[SpanLayout],
+    weights: int,
+    kv: int,
+    n_slots: tuple[int, ...],
+    kv_note: str = "f16",
 ) -> MemoryPlan:
     """The CPU's table: the cache's slots cost nothing, for the cache is only counted."""
     experts = sum(s.n_bytes for s in spans) * config.n_experts
     rows = (
         MemoryRow("weights", "host", weights, "attention, norms, routers, embedding, output"),
         MemoryRow("experts", "host", experts, f"{len(spans)} layers of {config.n_experts}"),
-        MemoryRow("KV cache", "host", kv, "float16"),
+        MemoryRow("KV cache", "host", kv, kv_note),
     )
     return MemoryPlan(rows, n_slots)
 
@@ -152,16 +158,18 @@ class DeviceNeeds:
     overflow: int
     rounding: int
     reserve: int
+    kv_note: str = "f16"
 
     @property
     def total(self) -> int:
         return self.context + self.weights + self.kv + self.scratch + self.overflow + self.rounding + self.reserve
 
     @staticmethod
-    def measured(usage: Usage, *, weights: int, kv: int, overflow: int, reserve: int) -> DeviceNeeds:
+    def measured(usage: Usage, *, weights: int, kv: int, overflow: int, reserve: int, kv_note: str) -> DeviceNeeds:
         """What a dry run without slots came to hold; `weights`, `kv` and `overflow` are their part of what was handed out."""
         return DeviceNeeds(
             context=usage.context,
+            kv_note=kv_note,
             weights=weights,
             kv=kv,
             scratch=usage.allocated - weights - kv - overflow,
@@ -204,7 +212,7 @@ def device_plan(
     rows = (
         MemoryRow("CUDA context", "gpu", needs.context, "the driver's own, kernels and captured steps"),
         MemoryRow("weights", "gpu", needs.weights, "attention, norms, routers, embedding, output"),
-        MemoryRow("KV cache", "gpu", needs.kv, "float16"),
+        MemoryRow("KV cache", "gpu", needs.kv, needs.kv_note),
         MemoryRow("scratch", "gpu", needs.scratch, "activations and logits"),
         MemoryRow("overflow", "gpu", needs.overflow, "misses that find no slot"),
         MemoryRow("rounding", "gpu", needs.rounding, "the allocator takes whole blocks"),

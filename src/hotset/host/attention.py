@@ -1,4 +1,7 @@
-"""Attention of rows over the KV cache: norm of q and k per head, rotation, storing, softmax(q k^T scale) v."""
+"""Attention of rows over the KV cache: norm of q and k per head, rotation, storing, softmax(q k^T scale) v.
+
+Keys and values are float32, float16, or q8_0: int8 with a float16 scale per 32 values, q = x (127 / max |x|) rounded half to even.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,31 @@ from numba.extending import intrinsic
 
 from hotset.host.activation import exp32
 from hotset.host.compile import compiled
-from hotset.host.emit import F32, I16, I64, LANES_F32, Emitter
+from hotset.host.emit import F32, I8, I16, I64, LANES_F32, LANES_I32, Emitter
+from hotset.host.memory import float_of_bits, magnitude_bits
 from hotset.quant.layout import GROUP
 
-_LANES_I16 = ir.VectorType(I16, GROUP)
+_LANES_I8, _LANES_I16 = ir.VectorType(I8, GROUP), ir.VectorType(I16, GROUP)
 
 
-def _values(e: Emitter, address: Any, index: Any, is_half: bool, lanes: int | None) -> Any:
-    """Float32 value(s) from element `index` on of float32 or float16 at `address`."""
-    at = e.b.mul(index, I64(2 if is_half else 4))
-    if is_half:
-        return e.half_to_float(e.b.load(e.at(address, at, _LANES_I16 if lanes else I16), align=1), lanes)
-    return e.b.load(e.at(address, at, LANES_F32 if lanes else F32), align=1)
+# What an array of keys or values holds.
+FLOAT32, FLOAT16, Q8_0 = range(3)
+Q8_BLOCK = 32
+
+
+def _values(e: Emitter, kind: int, address: Any, scales: Any, index: Any, lanes: int | None) -> Any:
+    """Float32 value(s) from element `index` on at `address`; `scales` is where those of q8_0 lie."""
+    if kind == FLOAT32:
+        return e.b.load(e.at(address, e.b.mul(index, I64(4)), LANES_F32 if lanes else F32), align=1)
+    if kind == FLOAT16:
+        at = e.at(address, e.b.mul(index, I64(2)), _LANES_I16 if lanes else I16)
+        return e.half_to_float(e.b.load(at, align=1), lanes)
+    block = e.b.udiv(index, I64(Q8_BLOCK))
+    scale = e.half_to_float(e.b.load(e.at(scales, e.b.mul(block, I64(2)), I16), align=1), None)
+    quants = e.b.load(e.at(address, index, _LANES_I8 if lanes else I8), align=1)
+    if lanes:
+        return e.fmul(e.to_float(e.b.sext(quants, LANES_I32)), e.broadcast(scale))
+    return e.fmul(e.b.sitofp(quants, F32), scale)
 
 
 def _by_lanes(b: Any, n: Any, body: Any) -> None:
@@ -39,9 +55,9 @@ def _by_lanes(b: Any, n: Any, body: Any) -> None:
 
 
 @intrinsic(prefer_literal=True)
-def dot_rows(typingctx: Any, half: Any, a: Any, b: Any, n: Any) -> Any:
-    """Sum of a[i] b[i] over n elements: a float32, b float32 or (literal `half` 1) float16, by address; a fixed order of sums."""
-    is_half = bool(half.literal_value)
+def dot_rows(typingctx: Any, kind: Any, a: Any, b: Any, scales: Any, n: Any) -> Any:
+    """Sum of a[i] b[i] over n elements by address: a float32, b of the literal `kind`; a fixed order of sums."""
+    b_kind = kind.literal_value
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         e = Emitter(builder, "portable")
@@ -50,14 +66,14 @@ def dot_rows(typingctx: Any, half: Any, a: Any, b: Any, n: Any) -> Any:
         fma = e.intrinsic("llvm.fma.f32", F32, [F32] * 3)
 
         def body(index: Any, width: int | None) -> None:
-            x = _values(e, args[1], index, False, width)
-            y = _values(e, args[2], index, is_half, width)
+            x = _values(e, FLOAT32, args[1], None, index, width)
+            y = _values(e, b_kind, args[2], args[3], index, width)
             if width:
                 builder.store(e.fma(x, y, builder.load(lanes)), lanes)
             else:
                 builder.store(builder.call(fma, [x, y, builder.load(rest)]), rest)
 
-        _by_lanes(builder, args[3], body)
+        _by_lanes(builder, args[4], body)
         total, width = builder.load(lanes), GROUP
         while width > 1:  # a tree of halves
             width //= 2
@@ -69,29 +85,29 @@ def dot_rows(typingctx: Any, half: Any, a: Any, b: Any, n: Any) -> Any:
             total = builder.fadd(*parts)
         return builder.fadd(builder.extract_element(total, ir.IntType(32)(0)), builder.load(rest))
 
-    return types.float32(half, types.int64, types.int64, types.int64), generate
+    return types.float32(kind, types.int64, types.int64, types.int64, types.int64), generate
 
 
 @intrinsic(prefer_literal=True)
-def add_scaled(typingctx: Any, half: Any, scale: Any, x: Any, out: Any, n: Any) -> Any:
-    """out[i] += scale x[i] over n elements by address; x float32 or (literal `half` 1) float16."""
-    is_half = bool(half.literal_value)
+def add_scaled(typingctx: Any, kind: Any, factor: Any, x: Any, scales: Any, out: Any, n: Any) -> Any:
+    """out[i] += factor x[i] over n elements by address; x of the literal `kind`."""
+    x_kind = kind.literal_value
 
     def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         e = Emitter(builder, "portable")
         fma = e.intrinsic("llvm.fma.f32", F32, [F32] * 3)
 
         def body(index: Any, width: int | None) -> None:
-            value = _values(e, args[2], index, is_half, width)
-            target = e.at(args[3], builder.mul(index, I64(4)), LANES_F32 if width else F32)
+            value = _values(e, x_kind, args[2], args[3], index, width)
+            target = e.at(args[4], builder.mul(index, I64(4)), LANES_F32 if width else F32)
             old = builder.load(target, align=1)
             new = e.fma(e.broadcast(args[1]), value, old) if width else builder.call(fma, [args[1], value, old])
             builder.store(new, target, align=1)
 
-        _by_lanes(builder, args[4], body)
+        _by_lanes(builder, args[5], body)
         return context.get_dummy_value()
 
-    return types.void(half, types.float32, types.int64, types.int64, types.int64), generate
+    return types.void(kind, types.float32, types.int64, types.int64, types.int64, types.int64), generate
 
 
 @compiled(inline=True)
@@ -152,22 +168,52 @@ def _prepare_kernel(parallel: bool) -> Any:
     return prepare
 
 
-@cache
-def attend_kernel(half: int) -> Any:
-    """f(q, keys, values, first, positions, sequences, scale, softcap, sinks, head, value_head, n_heads, out).
+@compiled(inline=True)
+def _quantise_block(x: Any, out: Any) -> Any:
+    """Store a block's int8 values and return its scale."""
+    bits = np.int32(0)
+    for i in range(Q8_BLOCK):
+        bits = max(bits, magnitude_bits(x[i]))
+    top = float_of_bits(bits)
+    inverse = np.float32(127) / top if top > np.float32(1e-30) else np.float32(0)
+    for i in range(Q8_BLOCK):
+        out[i] = np.int8(np.rint(x[i] * inverse))
+    return top / np.float32(127)
 
-    keys and values [n_seqs, n_kv, n_ctx, width] as float32, or uint16 bits if half; the first `value_head` of a value's width count. A row
-    sees first[row]..positions[row]; a softcap of 0 is none; sinks [n_heads] or [0] join the sum that probabilities are divided by.
+
+@compiled()
+def quantise_heads(x: Any, positions: Any, sequences: Any, cells: Any) -> Any:
+    """Store rows x float32 [m, >= n_kv * head] in cells int8 [n_seqs, n_kv, n_ctx, head]; returns their scales float32 [m, n_kv, head / 32]."""
+    _, n_kv, _, head = cells.shape
+    blocks = head // Q8_BLOCK
+    scales = np.empty((positions.size, n_kv, blocks), np.float32)
+    for r in range(positions.size):
+        for h in range(n_kv):
+            cell = cells[sequences[r], h, positions[r]]
+            for b in range(blocks):
+                start = h * head + b * Q8_BLOCK
+                scales[r, h, b] = _quantise_block(x[r, start : start + Q8_BLOCK], cell[b * Q8_BLOCK :])
+    return scales
+
+
+@cache
+def attend_kernel(k_kind: int, v_kind: int) -> Any:
+    """f(q, keys, key_scales, values, value_scales, first, positions, sequences, scale, softcap, sinks, head, value_head, n_heads, out).
+
+    Keys and values [n_seqs, n_kv, n_ctx, width]: float32, uint16 (bits of float16) or int8 by their kind; scales uint16 (likewise)
+    [n_seqs, n_kv, n_ctx, width / 32], of width 0 where there are none. The first `value_head` of a value's width count. A row sees
+    first[row]..positions[row]; a softcap of 0 is none; sinks [n_heads] or [0] join the sum that probabilities are divided by.
     """
 
     @compiled(parallel=True)
     def attend(
-        q: Any, keys: Any, values: Any, first: Any, positions: Any, sequences: Any, scale: float, softcap: float, sinks: Any,
-        head: int, value_head: int, n_heads: int, out: Any,
+        q: Any, keys: Any, key_scales: Any, values: Any, value_scales: Any, first: Any, positions: Any, sequences: Any, scale: float,
+        softcap: float, sinks: Any, head: int, value_head: int, n_heads: int, out: Any,
     ) -> None:  # fmt: skip
         n_kv = keys.shape[1]
         rows = positions.size
         step, value_step = keys.shape[3] * keys.itemsize, values.shape[3] * values.itemsize
+        k_scale_step, v_scale_step = key_scales.shape[3] * 2, value_scales.shape[3] * 2
         for task in numba.prange(rows * n_heads):
             row = task // n_heads
             i = task % n_heads
@@ -176,11 +222,14 @@ def attend_kernel(half: int) -> Any:
             n = positions[row] + 1 - start
             key = keys[sequences[row], group].ctypes.data + start * step
             value = values[sequences[row], group].ctypes.data + start * value_step
+            k_scale = key_scales[sequences[row], group].ctypes.data + start * k_scale_step
+            v_scale = value_scales[sequences[row], group].ctypes.data + start * v_scale_step
             query = q[row, i * head :].ctypes.data
             scores = np.empty(n, np.float32)
             top = np.float32(-np.inf)
             for j in range(n):
-                scores[j] = dot_rows(half, query, key + j * step, head) * np.float32(scale)
+                dot = dot_rows(k_kind, query, key + j * step, k_scale + j * k_scale_step, head)
+                scores[j] = dot * np.float32(scale)
                 if softcap != 0:
                     scores[j] = np.float32(softcap * math.tanh(scores[j] / softcap))
                 top = max(top, scores[j])
@@ -197,7 +246,8 @@ def attend_kernel(half: int) -> Any:
             target[:] = np.float32(0)
             inverse = np.float32(1.0 / total)
             for j in range(n):
-                add_scaled(half, scores[j] * inverse, value + j * value_step, target.ctypes.data, value_head)
+                at, at_scale = value + j * value_step, v_scale + j * v_scale_step
+                add_scaled(v_kind, scores[j] * inverse, at, at_scale, target.ctypes.data, value_head)
 
     return attend
 

@@ -15,9 +15,11 @@ import torch
 from triton import cdiv, next_power_of_2
 
 from hotset.kernels.aot import CompileCase
+from hotset.kernels.kv_cache import floats, load_cells
 from hotset.quant.triton import jit, tl
 
 if TYPE_CHECKING:
+    from hotset.kernels.kv_cache import KVCache
     from hotset.kernels.rows import Rows
 
 # On an H200 a row of 32 heads over 4 KV heads of 128 takes 3.4 us at 256 positions, 10.6 at 16,000 (8.2 from memory's speed);
@@ -47,7 +49,9 @@ def half_dot(x: tl.tensor, y: tl.tensor) -> tl.tensor:
 def split_kernel(
     q: tl.tensor,  # float32 [m, q_stride]
     k_cache: tl.tensor,  # [n_seqs, N_KV, n_ctx, HEAD_DIM]
+    k_scale: tl.tensor,  # float16 [n_seqs, N_KV, n_ctx, HEAD_DIM / 32], or None
     v_cache: tl.tensor,
+    v_scale: tl.tensor,
     positions: tl.tensor,  # int32 [m]
     seqs: tl.tensor,  # int32 [m]
     row_mask: tl.tensor,  # int32 [m]
@@ -88,10 +92,8 @@ def split_kernel(
     for tile in tl.static_range(0, SPLIT, TILE):
         t = start + tile + tl.arange(0, TILE)
         inside = t < length
-        cell = at + t[:, None] * HEAD_DIM + d[None, :]
-        is_cell = inside[:, None] & (d < HEAD_DIM)[None, :]
-        key = tl.load(k_cache + cell, mask=is_cell, other=0.0)  # [TILE, DIM_PAD]
-        value = tl.load(v_cache + cell, mask=is_cell, other=0.0)
+        key = load_cells(k_cache, k_scale, at, t, length, HEAD_DIM, DIM_PAD, True)  # [TILE, DIM_PAD]
+        value = load_cells(v_cache, v_scale, at, t, length, HEAD_DIM, DIM_PAD, True)
         score = half_dot(query, tl.trans(key)) if HALF else tl.sum(query[:, None, :] * key[None, :, :], 2)
         score = tl.where(inside[None, :], score, float("-inf"))
         higher = tl.maximum(top, tl.max(score, 1))
@@ -157,26 +159,6 @@ def combine_kernel(
 
 
 @dataclass(frozen=True)
-class KVCache:
-    """Keys and values of one layer: [n_seqs, n_kv, n_ctx, head_dim] each, float16 or float32, contiguous."""
-
-    k: torch.Tensor
-    v: torch.Tensor
-
-    @property
-    def n_kv(self) -> int:
-        return self.k.shape[1]
-
-    @property
-    def n_ctx(self) -> int:
-        return self.k.shape[2]
-
-    @property
-    def head_dim(self) -> int:
-        return self.k.shape[3]
-
-
-@dataclass(frozen=True)
 class SplitBuffers:
     """What the splits hand to the combining kernel; all layers of a shape use the same."""
 
@@ -214,15 +196,12 @@ def attention(
     assert buffers.part.shape[3] == head_dim
     assert n_splits * SPLIT >= cache.n_ctx
     assert n_heads % n_kv == 0
-    assert cache.k.is_contiguous()
-    assert cache.v.is_contiguous()
-    assert cache.k.dtype in (torch.float16, torch.float32)
+    cache.check()
     group = n_heads // n_kv
-    half = cache.k.dtype == torch.float16
+    half = cache.is_half
     split_kernel[(len(q), n_kv, n_splits)](
         q,
-        cache.k,
-        cache.v,
+        *cache.tensors,
         rows.positions,
         rows.seqs,
         rows.row_mask,
@@ -271,7 +250,8 @@ def reference(q: torch.Tensor, cache: KVCache, rows: Rows, scale: float) -> torc
     out = []
     for r, query in enumerate(q):
         seq, length = int(rows.seqs[r]), int(rows.positions[r]) + 1
-        key, value = cache.k[seq, :, :length].double(), cache.v[seq, :, :length].double()
+        key, value = floats(cache.k, cache.k_scale), floats(cache.v, cache.v_scale)
+        key, value = (cells[seq, :, :length].double() for cells in (key, value))
         grouped = query.double().view(cache.n_kv, -1, cache.head_dim)
         weights = torch.softmax(scale * grouped @ key.transpose(1, 2), -1)
         out.append((weights @ value).flatten())
@@ -285,10 +265,13 @@ def compile_cases() -> list[CompileCase]:
     combine = splits | rows | {"y": "*fp32", "y_stride": "i32", "n_splits": "i32"}
     constants = {"N_HEADS": 32, "HEAD_DIM": 128, "DIM_PART": DIM_PART, "SPLIT": SPLIT, "BLOCK": SPLIT_BLOCK}
     cases = [CompileCase("attention combine", combine_kernel, combine, constants, 1, fp_fusion=True)]
-    for dtype, group, head_dim in (("fp16", 8, 128), ("fp32", 1, 80), ("fp16", 5, 192)):
+    for dtype, group, head_dim in (("fp16", 8, 128), ("fp32", 1, 80), ("fp16", 5, 192), ("i8", 8, 128), ("i8", 5, 96)):
         caches = dict.fromkeys(("k_cache", "v_cache"), f"*{dtype}")
         sizes = dict.fromkeys(("q_stride", "n_ctx", "n_splits"), "i32")
         types = {"q": "*fp32", "seqs": "*i32", "scale": "fp32"} | rows | splits | caches | sizes
+        scales = dict.fromkeys(("k_scale", "v_scale"))
+        if dtype == "i8":
+            types |= dict.fromkeys(scales, "*fp16")
         shape = {
             "N_KV": 4,
             "GROUP": group,
@@ -296,8 +279,9 @@ def compile_cases() -> list[CompileCase]:
             "HEAD_DIM": head_dim,
             "DIM_PAD": next_power_of_2(head_dim),
             "SPLIT": SPLIT,
-            "TILE": tile_length(head_dim, half=dtype == "fp16"),
-            "HALF": dtype == "fp16",
+            "TILE": tile_length(head_dim, half=dtype != "fp32"),
+            "HALF": dtype != "fp32",
+            **({} if dtype == "i8" else scales),
         }
         cases.append(CompileCase(f"attention {dtype} {head_dim}", split_kernel, types, shape, 4, fp_fusion=True))
     return cases

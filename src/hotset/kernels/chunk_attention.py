@@ -15,11 +15,12 @@ import triton
 from triton import cdiv, next_power_of_2
 
 from hotset.kernels.aot import CompileCase
+from hotset.kernels.kv_cache import load_cells
 from hotset.kernels.tuning import CHUNK_TILES, AttentionTile, ChunkTuning, chunk_tuning_for
 from hotset.quant.triton import jit, tl
 
 if TYPE_CHECKING:
-    from hotset.kernels.attention import KVCache
+    from hotset.kernels.kv_cache import KVCache
     from hotset.kernels.rows import Rows
 
 LOG2_E = 1.4426950408889634
@@ -30,8 +31,8 @@ def attend_tile(
     tile: tl.tensor,
     state: tl.tensor,  # (out [QUERIES, DIM_PAD], total [QUERIES], top [QUERIES])
     query: tl.tensor,  # float16 [QUERIES, DIM_PAD]
-    k_head: tl.tensor,  # float16 [n_ctx, HEAD_DIM]
-    v_head: tl.tensor,
+    cache: tl.tensor,  # (keys, their scales, values, theirs)
+    head_at: tl.tensor,
     position: tl.tensor,  # [QUERIES]
     n_keys: tl.tensor,
     KEYS: tl.constexpr,
@@ -41,19 +42,9 @@ def attend_tile(
 ) -> tl.tensor:
     out, total, top = state
     t = tile * KEYS + tl.arange(0, KEYS)
-    d = tl.arange(0, DIM_PAD)
-    cell = t.to(tl.int64)[:, None] * HEAD_DIM + d[None, :]
-    if MASKED:
-        # What follows the sequence in the cache may be anything, NaN included.
-        is_cell = (t < n_keys)[:, None] & (d < HEAD_DIM)[None, :]
-        key = tl.load(k_head + cell, mask=is_cell, other=0)
-        value = tl.load(v_head + cell, mask=is_cell, other=0)
-    elif HEAD_DIM != DIM_PAD:
-        key = tl.load(k_head + cell, mask=(d < HEAD_DIM)[None, :], other=0)
-        value = tl.load(v_head + cell, mask=(d < HEAD_DIM)[None, :], other=0)
-    else:
-        key = tl.load(k_head + cell)
-        value = tl.load(v_head + cell)
+    k_cache, k_scale, v_cache, v_scale = cache
+    key = load_cells(k_cache, k_scale, head_at, t, n_keys, HEAD_DIM, DIM_PAD, MASKED)
+    value = load_cells(v_cache, v_scale, head_at, t, n_keys, HEAD_DIM, DIM_PAD, MASKED)
     score = tl.dot(query, tl.trans(key))
     if MASKED:
         score = tl.where(t[None, :] <= position[:, None], score, float("-inf"))
@@ -70,8 +61,10 @@ def attend_tile(
 @triton.jit(do_not_specialize=["m"])  # type: ignore[untyped-decorator]
 def chunk_attention_kernel(
     q: tl.tensor,  # float32 [m, q_stride]
-    k_cache: tl.tensor,  # float16 [n_seqs, N_KV, n_ctx, HEAD_DIM]
+    k_cache: tl.tensor,  # float16 [n_seqs, N_KV, n_ctx, HEAD_DIM], or int8
+    k_scale: tl.tensor,  # float16 [n_seqs, N_KV, n_ctx, HEAD_DIM / 32], or None
     v_cache: tl.tensor,
+    v_scale: tl.tensor,
     positions: tl.tensor,  # int32 [m], successive
     seqs: tl.tensor,  # int32 [m], all the same
     y: tl.tensor,  # float32 [m, y_stride]
@@ -98,8 +91,7 @@ def chunk_attention_kernel(
     query = tl.load(q + at * q_stride + head * HEAD_DIM + d[None, :], mask=is_cell, other=0)
     query = (query * scale).to(tl.float16)
     head_at = (tl.load(seqs).to(tl.int64) * N_KV + head // GROUP) * n_ctx * HEAD_DIM
-    k_head = k_cache + head_at
-    v_head = v_cache + head_at
+    cache = (k_cache, k_scale, v_cache, v_scale)
 
     position = start + tl.minimum(row, m - 1)
     n_keys = start + tl.minimum(begin + QUERIES, m)
@@ -111,18 +103,16 @@ def chunk_attention_kernel(
     state = (out, total, top)
     if PIPELINED:
         for tile in tl.range(0, n_whole):
-            state = attend_tile(
-                tile, state, query, k_head, v_head, position, n_keys, KEYS, HEAD_DIM, DIM_PAD, False
-            )  # fmt: skip
+            state = attend_tile(tile, state, query, cache, head_at, position, n_keys, KEYS, HEAD_DIM, DIM_PAD, False)
         for tile in tl.range(n_whole, n_tiles):
-            state = attend_tile(tile, state, query, k_head, v_head, position, n_keys, KEYS, HEAD_DIM, DIM_PAD, True)
+            state = attend_tile(tile, state, query, cache, head_at, position, n_keys, KEYS, HEAD_DIM, DIM_PAD, True)
     else:
         tile = n_tiles * 0
         while tile < n_whole:
-            state = attend_tile(tile, state, query, k_head, v_head, position, n_keys, KEYS, HEAD_DIM, DIM_PAD, False)
+            state = attend_tile(tile, state, query, cache, head_at, position, n_keys, KEYS, HEAD_DIM, DIM_PAD, False)
             tile += 1
         while tile < n_tiles:
-            state = attend_tile(tile, state, query, k_head, v_head, position, n_keys, KEYS, HEAD_DIM, DIM_PAD, True)
+            state = attend_tile(tile, state, query, cache, head_at, position, n_keys, KEYS, HEAD_DIM, DIM_PAD, True)
             tile += 1
     out, total, top = state
     tl.store(y + at * y_stride + head * HEAD_DIM + d[None, :], out / total[:, None], mask=is_cell)
@@ -133,7 +123,7 @@ def chunk_attention(
 ) -> None:
     """Write out [m, n_heads * head_dim] for q of the same shape, both float32 with contiguous rows.
 
-    `rows` are successive positions of one sequence, whose keys and values up to the last of them are stored already as float16.
+    `rows` are successive positions of one sequence, whose keys and values up to the last of them are stored already, not as float32.
     """
     head_dim, n_kv = cache.head_dim, cache.n_kv
     m = len(q)
@@ -141,15 +131,13 @@ def chunk_attention(
     assert q.shape[1] % (head_dim * n_kv) == 0
     assert q.stride(1) == out.stride(1) == 1
     assert len(rows) == m
-    assert cache.k.dtype == cache.v.dtype == torch.float16
-    assert cache.k.is_contiguous()
-    assert cache.v.is_contiguous()
+    assert cache.is_half
+    cache.check()
     n_heads = q.shape[1] // head_dim
     tile = (tuning or chunk_tuning_for(q.device)).attention
     chunk_attention_kernel[(n_heads, cdiv(m, tile.queries))](
         q,
-        cache.k,
-        cache.v,
+        *cache.tensors,
         rows.positions,
         rows.seqs,
         out,
@@ -179,23 +167,21 @@ def _constants(n_kv: int, group: int, head_dim: int, tile: AttentionTile) -> dic
 
 def compile_cases() -> list[CompileCase]:
     """List what tests compile ahead of time."""
-    types = {"q": "*fp32", "k_cache": "*fp16", "v_cache": "*fp16", "positions": "*i32", "seqs": "*i32", "y": "*fp32"}
+    types = {"q": "*fp32", "positions": "*i32", "seqs": "*i32", "y": "*fp32"}
     types |= dict.fromkeys(("m", "q_stride", "y_stride", "n_ctx"), "i32") | {"scale": "fp32"}
+    half = types | dict.fromkeys(("k_cache", "v_cache"), "*fp16")
+    q8 = types | dict.fromkeys(("k_cache", "v_cache"), "*i8") | dict.fromkeys(("k_scale", "v_scale"), "*fp16")
     cases = []
     for device in ("other", "hopper"):
-        for head_dim in (128, 80, 64):
-            tile = CHUNK_TILES[device]["attention"]
-            name = f"chunk attention {device} {head_dim}"
+        tile = CHUNK_TILES[device]["attention"]
+        for head_dim, given in ((128, half), (80, half), (64, half), (128, q8), (96, q8)):
             constants = _constants(4, 8, head_dim, tile)
+            if given is half:
+                constants |= dict.fromkeys(("k_scale", "v_scale"))
+            name = f"chunk attention {device} {head_dim} {given['k_cache'][1:]}"
             divisible = ("q_stride", "y_stride", "n_ctx")
             case = CompileCase(
-                name,
-                chunk_attention_kernel,
-                types,
-                constants,
-                tile.warps,
-                divisible=divisible,
-                num_stages=tile.stages,
+                name, chunk_attention_kernel, given, constants, tile.warps, divisible=divisible, num_stages=tile.stages
             )
             cases.append(case)
     return cases

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from triton import next_power_of_2
 
 from hotset.kernels.aot import CompileCase
+from hotset.kernels.kv_cache import store_cells
 from hotset.quant.triton import jit, tl
 
 if TYPE_CHECKING:
     import torch
 
-    from hotset.kernels.attention import KVCache
+    from hotset.kernels.kv_cache import KVCache
     from hotset.kernels.rows import Rows
 
 
@@ -51,6 +52,41 @@ def turned_head(
     return a * x - b * y, a * y + b * x, c
 
 
+# The same with the head's values in their order, which blocks of 32 want: a pair is computed twice, once for each of its values.
+@jit
+def turned_in_order(
+    head: tl.tensor,
+    weight: tl.tensor,
+    cos: tl.tensor,
+    sin: tl.tensor,
+    eps: tl.tensor,
+    HEAD_DIM: tl.constexpr,
+    DIM_PAD: tl.constexpr,
+    HALF: tl.constexpr,
+    NEOX: tl.constexpr,
+    NORM: tl.constexpr,
+) -> tl.tensor:
+    d = tl.arange(0, DIM_PAD)
+    turns = d < 2 * HALF
+    if NEOX:
+        is_first = d < HALF
+        pair = tl.where(is_first, d, d - HALF)
+        other = tl.where(is_first, d + HALF, d - HALF)
+    else:
+        is_first = d % 2 == 0
+        pair = d // 2
+        other = d ^ 1
+    x = tl.load(head + d, mask=d < HEAD_DIM, other=0.0)
+    y = tl.load(head + other, mask=turns, other=0.0)
+    if NORM:
+        factor = tl.rsqrt(tl.sum(x * x, 0) / HEAD_DIM + eps)
+        x = x * factor * tl.load(weight + d, mask=d < HEAD_DIM, other=0.0)
+        y = y * factor * tl.load(weight + other, mask=turns, other=0.0)
+    c = tl.load(cos + pair, mask=turns, other=1.0)
+    s = tl.load(sin + pair, mask=turns, other=0.0)
+    return x * c + tl.where(is_first, -y, y) * s
+
+
 # One program per row and head: first those of q, then those of k, which store v's as well.
 @jit
 def rope_kernel(
@@ -65,7 +101,9 @@ def rope_kernel(
     seqs: tl.tensor,  # int32 [m]
     row_mask: tl.tensor,  # int32 [m]
     k_cache: tl.tensor,  # [n_seqs, N_KV, n_ctx, HEAD_DIM]
+    k_scale: tl.tensor,  # float16 [n_seqs, N_KV, n_ctx, HEAD_DIM / 32], or None
     v_cache: tl.tensor,
+    v_scale: tl.tensor,
     q_stride: tl.tensor,
     k_stride: tl.tensor,
     v_stride: tl.tensor,
@@ -105,16 +143,18 @@ def rope_kernel(
     else:
         h = head - N_HEADS
         cell = ((tl.load(seqs + row).to(tl.int64) * N_KV + h) * n_ctx + position) * HEAD_DIM
-        a, b, c = turned_head(
-            k + row * k_stride + h * HEAD_DIM,
-            k_weight, cos, sin, eps, first, second, rest, HEAD_DIM, HALF, HALF_PAD, NORM,
-        )  # fmt: skip
-        tl.store(k_cache + cell + first, a.to(k_cache.dtype.element_ty), mask=i < HALF)
-        tl.store(k_cache + cell + second, b.to(k_cache.dtype.element_ty), mask=i < HALF)
-        tl.store(k_cache + cell + rest, c.to(k_cache.dtype.element_ty), mask=rest < HEAD_DIM)
+        at = k + row * k_stride + h * HEAD_DIM
+        if k_scale is None:
+            a, b, c = turned_head(at, k_weight, cos, sin, eps, first, second, rest, HEAD_DIM, HALF, HALF_PAD, NORM)
+            tl.store(k_cache + cell + first, a.to(k_cache.dtype.element_ty), mask=i < HALF)
+            tl.store(k_cache + cell + second, b.to(k_cache.dtype.element_ty), mask=i < HALF)
+            tl.store(k_cache + cell + rest, c.to(k_cache.dtype.element_ty), mask=rest < HEAD_DIM)
+        else:
+            turned = turned_in_order(at, k_weight, cos, sin, eps, HEAD_DIM, DIM_PAD, HALF, NEOX, NORM)
+            store_cells(k_cache, k_scale, cell, turned, HEAD_DIM, DIM_PAD)
         d = tl.arange(0, DIM_PAD)
         value = tl.load(v + row * v_stride + h * HEAD_DIM + d, mask=d < HEAD_DIM, other=0.0)
-        tl.store(v_cache + cell + d, value.to(v_cache.dtype.element_ty), mask=d < HEAD_DIM)
+        store_cells(v_cache, v_scale, cell, value, HEAD_DIM, DIM_PAD)
 
 
 @dataclass(frozen=True)
@@ -145,6 +185,7 @@ def qk_norm_rope_store(
     All float32 with contiguous rows. A row of mask 0 stays as it is and stores nothing.
     """
     n_kv, head_dim = cache.n_kv, cache.head_dim
+    cache.check()
     half = rope.cos.shape[1]
     rest = head_dim - 2 * half
     assert (rope.q_norm is None) == (rope.k_norm is None)
@@ -167,8 +208,7 @@ def qk_norm_rope_store(
         rows.positions,
         rows.seqs,
         rows.row_mask,
-        cache.k,
-        cache.v,
+        *cache.tensors,
         q.stride(0),
         k.stride(0),
         v.stride(0),
@@ -209,8 +249,9 @@ def compile_cases() -> list[CompileCase]:
     types |= dict.fromkeys(("positions", "seqs", "row_mask"), "*i32") | {"eps": "fp32"}
     types |= dict.fromkeys(("q_stride", "k_stride", "v_stride", "n_ctx"), "i32")
     cases = []
-    for dtype, half, neox in (("fp16", 64, True), ("fp32", 20, False)):
+    for dtype, half, neox in (("fp16", 64, True), ("fp32", 20, False), ("i8", 64, True), ("i8", 20, False)):
         caches = dict.fromkeys(("k_cache", "v_cache"), f"*{dtype}")
+        scales = dict.fromkeys(("k_scale", "v_scale"), "*fp16") if dtype == "i8" else {}
         constants = {
             "N_HEADS": 32,
             "N_KV": 4,
@@ -221,6 +262,7 @@ def compile_cases() -> list[CompileCase]:
             "DIM_PAD": 128,
             "NEOX": neox,
             "NORM": neox,
+            **({} if scales else dict.fromkeys(("k_scale", "v_scale"))),
         }
-        cases.append(CompileCase(f"rope {dtype}", rope_kernel, types | caches, constants, 1, fp_fusion=True))
+        cases.append(CompileCase(f"rope {dtype}", rope_kernel, types | caches | scales, constants, 1, fp_fusion=True))
     return cases

@@ -105,16 +105,6 @@ class ModelConfig:
         """Numbers that the states of one sequence are, of layers that remember without storing positions."""
         return sum(_state_elements(rule.mixer) for rule in self.layers)
 
-    def kv_elements(self, n_ctx: int) -> int:
-        """Numbers that keys, values and latents of `n_ctx` positions of one sequence are."""
-        per_position = 0
-        for rule in self.layers:
-            if isinstance(rule.mixer, Attention):
-                per_position += rule.mixer.n_kv_heads * (rule.mixer.d_key + rule.mixer.d_value)
-            elif isinstance(rule.mixer, LatentAttention):
-                per_position += rule.mixer.d_stored
-        return per_position * n_ctx
-
 
 def _state_elements(mixer: Mixer | None) -> int:
     if isinstance(mixer, ShortConvolution):

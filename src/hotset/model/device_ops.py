@@ -12,9 +12,10 @@ import torch
 
 from hotset.host.rearrange import to_planes
 from hotset.kernels.activation import Activation, quantise
-from hotset.kernels.attention import KVCache, SplitBuffers, attention
+from hotset.kernels.attention import SplitBuffers, attention
 from hotset.kernels.embed import embed
 from hotset.kernels.experts import ExpertBuffers, combine, down, gate_up
+from hotset.kernels.kv_cache import KVCache, empty_cells
 from hotset.kernels.matvec import DeviceMatrix, matvec
 from hotset.kernels.norm import rms_norm
 from hotset.kernels.replay import replay
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from hotset.experts.cache import ExpertCache
     from hotset.model.config import ModelConfig
+    from hotset.model.kv import KVTypes
     from hotset.model.weights import ExpertWeights, Layer, NormWeights
     from hotset.quant.layout import Bytes, MatrixLayout, SpanLayout
 
@@ -74,14 +76,18 @@ class Routing:
 
 
 class DeviceKV:
-    """Keys and values of all layers, float32 (reference) or float16 (fast), and the tables of rotary positions."""
+    """Keys and values of all layers, and the tables of rotary positions."""
 
-    def __init__(self, config: ModelConfig, n_ctx: int, n_seqs: int, device: torch.device | str, *, half: bool) -> None:
+    def __init__(
+        self, config: ModelConfig, n_ctx: int, n_seqs: int, device: torch.device | str, types: KVTypes
+    ) -> None:
         self.n_ctx = n_ctx
-        self.half = half
-        shape = (config.n_layers, 2, n_seqs, config.n_kv_heads, n_ctx, config.d_head)
-        data = torch.zeros(shape, dtype=torch.float16 if half else torch.float32, device=device)
-        self.layers = tuple(KVCache(layer[0], layer[1]) for layer in data)
+        shape = (config.n_layers, n_seqs, config.n_kv_heads, n_ctx, config.d_head)
+        (k, k_scale), (v, v_scale) = (empty_cells(shape, kind, device) for kind in (types.k, types.v))
+        self.layers = tuple(
+            KVCache(k[i], v[i], None if k_scale is None else k_scale[i], None if v_scale is None else v_scale[i])
+            for i in range(config.n_layers)
+        )
         assert config.rope
         self.cos, self.sin = (torch.from_numpy(t).to(device) for t in rope_tables(config.rope, n_ctx))
         self.splits = SplitBuffers.empty(MAX_ROWS, config.n_heads, config.d_head, n_ctx, device)

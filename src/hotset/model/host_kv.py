@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hotset.host.attention import FLOAT16, FLOAT32, Q8_0, Q8_BLOCK, attend_kernel, quantise_heads
 from hotset.model.rope import rope_tables
 from hotset.model.rules import Attention, DeltaNet, LatentAttention, ShortConvolution
 
 if TYPE_CHECKING:
     from hotset.model.batch import Batch
     from hotset.model.config import ModelConfig
+    from hotset.model.kv import KVType, KVTypes
     from hotset.model.rope import Rope
     from hotset.model.rules import Mixer
 
@@ -20,47 +22,63 @@ Rows = NDArray[np.float32]
 Tables = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
-class LayerKV:
-    """Keys and values of one layer, [n_seqs, n_heads, n_ctx, width] each; of a latent the first part of the keys is the value."""
+class HostCells:
+    """Keys, values or latents of one layer: `data` [n_seqs, n_heads, n_ctx, width], and the `scales` float16 [..., width / 32] of q8_0."""
 
-    def __init__(self, mixer: Attention | LatentAttention, n_ctx: int, n_seqs: int, *, half: bool) -> None:
-        dtype = np.float16 if half else np.float32
-        if isinstance(mixer, Attention):
-            self.keys = np.zeros((n_seqs, mixer.n_kv_heads, n_ctx, mixer.d_key), dtype)
-            self.values = np.zeros((n_seqs, mixer.n_kv_heads, n_ctx, mixer.d_value), dtype)
+    def __init__(self, kind: KVType, shape: tuple[int, ...]) -> None:
+        self.kind = {"f32": FLOAT32, "f16": FLOAT16, "q8_0": Q8_0}[kind]
+        self.data = np.zeros(shape, (np.float32, np.float16, np.int8)[self.kind])
+        self.scales = np.zeros((*shape[:-1], shape[-1] // Q8_BLOCK if kind == "q8_0" else 0), np.float16)
+
+    def store(self, batch: Batch, rows: Rows) -> None:
+        """Keep rows float32 [m, >= n_heads * width] at their positions."""
+        _, n_heads, _, width = self.data.shape
+        into, values = self.data, rows[:, : n_heads * width].reshape(-1, n_heads, width)
+        if self.kind == Q8_0:
+            into, values = self.scales, quantise_heads(rows, batch.positions, batch.sequences, self.data)
+        if len(values) == 1:  # plain indices take a tenth of the time of arrays of indices
+            into[batch.sequences[0], :, batch.positions[0]] = values[0]
         else:
-            self.keys = self.values = np.zeros((n_seqs, 1, n_ctx, mixer.d_stored), dtype)
+            into[batch.sequences, :, batch.positions] = values
+
+    def readable(self) -> tuple[NDArray[Any], NDArray[np.uint16]]:
+        """Cells and scales as the attention kernel reads them."""
+        return self.data.view(np.uint16) if self.kind == FLOAT16 else self.data, self.scales.view(np.uint16)
+
+
+class LayerKV:
+    """Keys and values of one layer; of a latent the first part of the keys is the value."""
+
+    def __init__(self, mixer: Attention | LatentAttention, n_ctx: int, n_seqs: int, types: KVTypes) -> None:
+        if isinstance(mixer, Attention):
+            self.keys = HostCells(types.k, (n_seqs, mixer.n_kv_heads, n_ctx, mixer.d_key))
+            self.values = HostCells(types.v, (n_seqs, mixer.n_kv_heads, n_ctx, mixer.d_value))
+        else:
+            self.keys = self.values = HostCells(types.k, (n_seqs, 1, n_ctx, mixer.d_stored))
 
     def store(self, batch: Batch, k: Rows, v: Rows | None = None) -> None:
         """Keep the rows' keys and values, float32 [m, >= n_heads * width], at their positions."""
-        for cache, rows in ((self.keys, k), (self.values, v)):
-            if rows is None:
-                continue
-            _, n_heads, _, width = cache.shape
-            heads = rows[:, : n_heads * width].reshape(-1, n_heads, width)
-            if len(heads) == 1:  # plain indices take a tenth of the time of arrays of indices
-                cache[batch.sequences[0], :, batch.positions[0]] = heads[0]
-            else:
-                cache[batch.sequences, :, batch.positions] = heads
+        self.keys.store(batch, k)
+        if v is not None:
+            self.values.store(batch, v)
 
-    def readable(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Keys and values as the attention kernel reads them."""
-        kind = np.uint16 if self.keys.dtype == np.float16 else np.float32
-        return self.keys.view(kind), self.values.view(kind)
+    def attend(self, q: Rows, *arguments: Any) -> None:
+        """Attention of rows q over what is kept: see attend_kernel for the arguments after the values."""
+        kernel = attend_kernel(self.keys.kind, self.values.kind)
+        kernel(q, *self.keys.readable(), *self.values.readable(), *arguments)
 
 
 class HostKV:
-    """Float32 (reference) or float16 (fast) keys, values and latents of all layers; states are float32 in both modes.
+    """Keys, values and latents of all layers; states are float32 in both modes.
 
     `states` of a layer: a convolution's last inputs [n_seqs, channels, width - 1], and what a recurrence remembers.
     """
 
-    def __init__(self, config: ModelConfig, n_ctx: int, n_seqs: int, *, half: bool) -> None:
+    def __init__(self, config: ModelConfig, n_ctx: int, n_seqs: int, types: KVTypes) -> None:
         self.n_ctx = n_ctx
-        self.half = half
         mixers = [rule.mixer for rule in config.layers]
         self.layers = [
-            LayerKV(m, n_ctx, n_seqs, half=half) if isinstance(m, Attention | LatentAttention) else None for m in mixers
+            LayerKV(m, n_ctx, n_seqs, types) if isinstance(m, Attention | LatentAttention) else None for m in mixers
         ]
         self.states = [_states(m, n_seqs) for m in mixers]
         self._tables: dict[Rope, Tables] = {}

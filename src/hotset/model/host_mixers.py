@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hotset.host.attention import attend_kernel, prepare_heads
+from hotset.host.attention import prepare_heads
 from hotset.host.recurrent import convolve, delta_rule, unit_heads
 from hotset.model.rules import Attention, DeltaNet, LatentAttention, ShortConvolution
 from hotset.model.weights import AttentionWeights, ConvolutionWeights, DeltaWeights, LatentWeights
@@ -46,8 +46,8 @@ def attend(ops: HostOps, q: Rows, k: Rows, v: Rows | None, gate: Rows | None, la
     kv.store(batch, k, v)
     out = np.empty((batch.n_rows, rule.n_heads * rule.d_value), np.float32)
     sinks = NOTHING if w.sinks is None else w.sinks
-    attend_kernel(int(ops.kv.half))(
-        q, *kv.readable(), first_seen(rule, positions), positions, batch.sequences, rule.score_scale, rule.softcap, sinks,
+    kv.attend(
+        q, first_seen(rule, positions), positions, batch.sequences, rule.score_scale, rule.softcap, sinks,
         rule.d_key, rule.d_value, rule.n_heads, out,
     )  # fmt: skip
     return out if gate is None else gated(out, gate, rule)
@@ -96,8 +96,8 @@ def attend_latent(ops: HostOps, q: Rows, kv: Rows, layer: Layer, batch: Batch) -
     if rule.temperature:
         query *= temperature(rule.temperature, positions)
     latent = np.empty((m, n * rule.kv_rank), np.float32)
-    attend_kernel(int(ops.kv.half))(
-        query, *ops.kv.layer(layer.index).readable(), np.zeros_like(positions), positions, batch.sequences, rule.scale, 0.0, NOTHING,
+    ops.kv.layer(layer.index).attend(
+        query, np.zeros_like(positions), positions, batch.sequences, rule.scale, 0.0, NOTHING,
         rule.d_stored, rule.kv_rank, n, latent,
     )  # fmt: skip
     values = ops.linear_stack(ops.activation(latent.reshape(m * n, rule.kv_rank)), w.v_up)

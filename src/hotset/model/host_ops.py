@@ -45,7 +45,7 @@ class HostRouting:
 
 
 class HostOps:
-    """See transformer.Ops. `fast` takes int8 products where the format has them and a float16 KV cache; else all is float32."""
+    """See transformer.Ops. `fast` takes int8 products where the format has them; else all is float32."""
 
     def __init__(self, config: ModelConfig, bank: ExpertBank, cache: HostCache, kv: HostKV, *, fast: bool) -> None:
         self.config = config

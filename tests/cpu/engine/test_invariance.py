@@ -84,7 +84,8 @@ def test_threads_change_no_bit(mode, fresh, demo, tokens):
 @MODES
 def test_old_keys_and_values_are_never_read(mode, demo, tokens):
     kv = demo.runner.kv(64, mode)
-    kv.keys[:], kv.values[:] = np.nan, np.nan
+    for layer in kv.layers:
+        layer.keys.data[:], layer.values.data[:] = np.nan, np.nan
     found = demo.runner.forward(demo.runner.ops(kv, mode), prompt_batch(tokens, 0, wanted=range(len(tokens))))
     assert same(found, demo.logits(tokens, mode=mode))
 

@@ -132,3 +132,39 @@ def test_prompts_without_tensor_cores_are_told():
 
     assert "eight tokens at a time" in prompt_notes(SimpleNamespace(chunks=None))[0]
     assert prompt_notes(SimpleNamespace(chunks=object())) == []
+
+
+def test_keys_and_values_in_q8_0_take_about_half_and_stay_close(demo, fresh, some_tokens):
+    tokens = some_tokens(60)
+    half = demo.logits(tokens)
+    for k, v, share in (("q8_0", "q8_0", 34 / 64), ("q8_0", "f16", 98 / 128), ("f16", "q8_0", 98 / 128)):
+        model = fresh(cache_type_k=k, cache_type_v=v)
+        assert model.memory.bytes_of("KV cache") == demo.memory.bytes_of("KV cache") * share
+        found = model.logits(tokens)
+        # As far as int8 activations are from float ones, through which a small change spreads.
+        errors = np.linalg.norm(found - half, axis=1) / np.linalg.norm(half, axis=1)
+        assert 0 < np.median(errors) <= 0.03
+        assert np.array_equal(found, model.logits(tokens, stepwise=True))
+        assert np.array_equal(model.logits(tokens[:20], mode="reference"), demo.logits(tokens[:20], mode="reference"))
+
+
+def test_a_session_over_q8_0_generates_and_reuses(fresh, some_tokens):
+    model, prompt = fresh(cache_type_k="q8_0", cache_type_v="q8_0"), some_tokens(30)
+    session = model.session()
+    first = model.generate(prompt, session=session, max_tokens=4, seed=1)
+    again = model.generate(prompt, session=session, max_tokens=4, seed=1)
+    assert again.reused_tokens == 29
+    assert again.tokens == first.tokens
+
+
+@pytest.mark.parametrize(("name", "short"), [("cache_type_k", "-ctk"), ("cache_type_v", "-ctv")])
+def test_other_types_of_keys_and_values_are_told(name, short):
+    with pytest.raises(InputError, match=rf"{name} \({short}\) 'q4_0' is not one of f16, q8_0"):
+        load("demo", **{name: "q4_0"})
+
+
+def test_heads_that_are_no_blocks_of_32_are_told(tmp_path):
+    path = TinyMoE(d_head=40).write(tmp_path / "tiny.gguf")
+    with pytest.raises(InputError, match=r"multiple of 32 values, and those of .* have 40; leave .* at f16"):
+        load(path, cache_type_v="q8_0")
+    assert load(path).logits([1, 2]).shape == (2, 50)

@@ -7,7 +7,8 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 import pytest
 import torch
 
-from hotset.kernels.attention import SPLIT, KVCache, SplitBuffers, attention, reference
+from hotset.kernels.attention import SPLIT, SplitBuffers, attention, reference
+from hotset.kernels.kv_cache import KVCache, quantised_reference
 from hotset.kernels.rows import Rows
 
 N_CTX = 300
@@ -23,15 +24,31 @@ def rows_at(lengths, seqs=None, mask=None):
     )
 
 
-def kv_cache(n_seqs, n_kv, head_dim, dtype=torch.float32, n_ctx=N_CTX):
+# Types of keys and of values.
+TYPES = [
+    (torch.float16,) * 2,
+    (torch.float32,) * 2,
+    (torch.int8,) * 2,
+    (torch.int8, torch.float16),
+    (torch.float16, torch.int8),
+]
+PURE = TYPES[:3]
+
+
+def kv_cache(n_seqs, n_kv, head_dim, types=(torch.float32,) * 2, n_ctx=N_CTX):
     torch.manual_seed(0)
-    return KVCache(*(torch.randn(n_seqs, n_kv, n_ctx, head_dim).to(dtype) for _ in range(2)))
+    cells = []
+    for dtype in types:
+        x = torch.randn(n_seqs, n_kv, n_ctx, head_dim)
+        cells.append(quantised_reference(x) if dtype == torch.int8 else (x.to(dtype), None))
+    (k, k_scale), (v, v_scale) = cells
+    return KVCache(k, v, k_scale, v_scale)
 
 
 def poison_beyond(cache, rows):
     for seq, position in zip(rows.seqs.tolist(), rows.positions.tolist(), strict=True):
-        cache.k[seq, :, position + 1 :] = float("nan")
-        cache.v[seq, :, position + 1 :] = float("nan")
+        for cells, scale in ((cache.k, cache.k_scale), (cache.v, cache.v_scale)):
+            (cells if scale is None else scale)[seq, :, position + 1 :] = float("nan")
 
 
 def attend(q, cache, rows, n_ctx=N_CTX):
@@ -50,25 +67,33 @@ def assert_close(y, expected, max_rel=1e-5, rms_rel=1e-6):
     assert error.square().mean().sqrt() <= rms_rel * scale
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("types", TYPES[:2], ids=str)
 @pytest.mark.parametrize(("n_heads", "n_kv", "head_dim"), [(2, 2, 80), (3, 1, 96), (4, 2, 16), (2, 1, 192)])
-def test_it_equals_softmax_attention(n_heads, n_kv, head_dim, dtype):
-    rows, cache = rows_at([1, 129]), kv_cache(2, n_kv, head_dim, dtype)
+def test_it_equals_softmax_attention(n_heads, n_kv, head_dim, types):
+    rows, cache = rows_at([1, 129]), kv_cache(2, n_kv, head_dim, types)
     q = torch.randn(2, n_heads * head_dim)
     assert_close(attend(q, cache, rows), reference(q, cache, rows, head_dim**-0.5))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_lengths_around_a_split_read_nothing_beyond_themselves(dtype):
-    rows, cache = rows_at([1, 63, 64, 65, 255, 256, 257, 300]), kv_cache(8, 1, 16, dtype)
+@pytest.mark.parametrize("types", TYPES[2:], ids=str)
+@pytest.mark.parametrize(("n_heads", "n_kv", "head_dim"), [(2, 2, 64), (3, 1, 96), (4, 2, 32), (2, 1, 192)])
+def test_it_equals_softmax_attention_over_blocks_of_int8(n_heads, n_kv, head_dim, types):
+    rows, cache = rows_at([1, 129]), kv_cache(2, n_kv, head_dim, types)
+    q = torch.randn(2, n_heads * head_dim)
+    assert_close(attend(q, cache, rows), reference(q, cache, rows, head_dim**-0.5))
+
+
+@pytest.mark.parametrize("types", PURE, ids=str)
+def test_lengths_around_a_split_read_nothing_beyond_themselves(types):
+    rows, cache = rows_at([1, 63, 64, 65, 255, 256, 257, 300]), kv_cache(8, 1, 32, types)
     poison_beyond(cache, rows)
-    q = torch.randn(8, 2 * 16)
-    assert_close(attend(q, cache, rows), reference(q, cache, rows, 0.25))
+    q = torch.randn(8, 2 * 32)
+    assert_close(attend(q, cache, rows), reference(q, cache, rows, 32**-0.5))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_a_row_alone_has_the_bits_that_it_has_among_others(dtype):
-    rows, cache = rows_at([257, 3, 130], seqs=[2, 0, 1]), kv_cache(3, 2, 32, dtype)
+@pytest.mark.parametrize("types", PURE, ids=str)
+def test_a_row_alone_has_the_bits_that_it_has_among_others(types):
+    rows, cache = rows_at([257, 3, 130], seqs=[2, 0, 1]), kv_cache(3, 2, 32, types)
     q = torch.randn(3, 4 * 32)
     together = attend(q, cache, rows)
     for r in range(3):
