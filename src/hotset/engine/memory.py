@@ -165,7 +165,9 @@ class DeviceNeeds:
         return self.context + self.weights + self.kv + self.scratch + self.overflow + self.rounding + self.reserve
 
     @staticmethod
-    def measured(usage: Usage, *, weights: int, kv: int, overflow: int, reserve: int, kv_note: str) -> DeviceNeeds:
+    def measured(
+        usage: Usage, *, weights: int, kv: int, overflow: int, reserve: int, kv_note: str = "f16"
+    ) -> DeviceNeeds:
         """What a dry run without slots came to hold; `weights`, `kv` and `overflow` are their part of what was handed out."""
         return DeviceNeeds(
             context=usage.context,
