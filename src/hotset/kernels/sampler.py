@@ -136,9 +136,10 @@ class Sampler:
         """Allow a sequence only the tokens whose bits are 1 (see token_mask.py), or every token, from the next step on."""
         if words is not None:
             self.masks[seq].copy_(torch.from_numpy(checked(words, self.n_vocab)))
-        if self._masked[seq] != (words is not None):
-            self._masked[seq] = words is not None
-            self.ints[seq, MASKED] = int(self._masked[seq])
+        masked = words is not None
+        if self._masked[seq] != masked:
+            self._masked[seq] = masked
+            self.ints[seq, MASKED] = masked
 
     def greedy(self, logits: torch.Tensor, rows: Rows) -> None:
         """Take each row's most probable token, for steps without a row that draws: one sort less than `draw`, the same tokens."""

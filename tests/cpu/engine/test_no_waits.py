@@ -15,8 +15,9 @@ PACKAGE = Path(hotset.__file__).parent
 WAITING = {"item", "tolist", "cpu", "numpy", "synchronize", "nonzero", "is_nonzero", "query", "elapsed_time"}
 # Functions that a tensor gives its value to, which the host must wait for.
 CONVERTING = {"int", "float", "bool"}
-# What a step or a chunk runs; of the other modules, the functions named. `cut` of the waves is not among them: short chunks read their
-# picks once per layer. Nor are the pieces of the bounce buffer, which a host fills that must wait for them.
+# What a step or a chunk runs; of the other modules, the functions named. `cut` of the waves is not among them: where the bank is not
+# page-locked as a whole, short chunks read their picks once per layer. Nor are the pieces of the bounce buffer, which a host fills that
+# must wait for them.
 WHOLE = [
     "model/transformer.py",
     "model/device_ops.py",
@@ -25,6 +26,7 @@ WHOLE = [
 ]
 PARTS = {
     "experts/cache.py": {"lookup", "fetch", "_fetch", "address", "hit_address", "miss_address"},
+    "experts/picked_waves.py": {"cut", "present", "_start", "_copy"},
     "experts/relay.py": {"serves", "rounds"},
     "experts/waves.py": {"present", "_start_copies", "_copy", "_copy_runs", "_copy_run"},
     "engine/seat.py": {"step", "_step", "_sample", "_note"},
