@@ -9,6 +9,7 @@ import numpy as np
 
 from hotset.gguf import GGUFWriter
 from hotset.quant.formats import FORMATS
+from hotset.quant.nvfp4 import float8
 
 BY_NAME = {f.name: f for f in FORMATS.values()}
 
@@ -17,9 +18,15 @@ def random_fields(fmt, rows: int, cols: int, seed: int = 0, scale: float | None 
     """Random bits, but for scales and floats, since NaN has no single value to compare: small normal numbers, or all `scale`."""
     rng = np.random.default_rng(seed)
     fields = fmt.fields_of_blocks(rng.integers(0, 256, (rows, cols // fmt.block, fmt.block_bytes), np.uint8))
-    shape = fields[fmt.planes[-1].name].shape  # scales and floats are a block's last plane
+    shape = scales_shape(fmt, fields)
     put_scales(fmt, fields, rng.normal(0, 0.1, shape) if scale is None else np.full(shape, scale))
     return fields
+
+
+def scales_shape(fmt, fields: dict[str, np.ndarray]) -> tuple[int, ...]:
+    """The shape of all scales or floats: they are a block's last plane."""
+    shape = fields[fmt.planes[-1].name].shape
+    return (*shape[:-1], 1) if fmt.name == "IQ1_M" else shape
 
 
 def put_scales(fmt, fields: dict[str, np.ndarray], values: np.ndarray) -> None:
@@ -29,6 +36,12 @@ def put_scales(fmt, fields: dict[str, np.ndarray], values: np.ndarray) -> None:
         fields["value"] = (values.astype("<f4").view("<u4") >> 16).astype("<u2")
     elif last.name == "exponent":
         fields["exponent"] = (128 + np.rint(np.log2(np.abs(values) + 1e-9))).astype(np.uint8)
+    elif fmt.name == "IQ1_M":  # a quarter in each of four words
+        quarters = values.astype("<f2").view("<u2") >> np.array([0, 4, 8, 12], np.uint16) & 15
+        fields["scale"] = fields["scale"] & 0x0FFF | (quarters << 12)
+    elif last.name == "float8":
+        least_apart = np.abs(np.abs(values)[..., None] - float8(np.arange(127, dtype=np.uint8)))
+        fields["float8"] = least_apart.argmin(-1).astype(np.uint8)
     else:
         fields[last.name] = values.astype(last.dtype)
 
@@ -55,7 +68,7 @@ def weights(name: str, rows: int, cols: int, seed: int = 0, spread: float = 1.0)
 
 def centred_scales(fmt, fields: dict[str, np.ndarray]) -> np.ndarray:
     """Scales of 1, left in `fields` too; where a format has a minimum, with what brings the mean to 0."""
-    scales = np.ones(fields[fmt.planes[-1].name].shape)
+    scales = np.ones(scales_shape(fmt, fields))
     if scales.shape[-1] == 2 and fmt.planes[-1].name == "block_scale":
         means = []
         for one in ([1, 0], [0, 1]):

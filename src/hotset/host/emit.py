@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 from llvmlite import ir
@@ -84,6 +85,16 @@ class Chunk:
     floats: Any = None
 
 
+def plain(trick: Any) -> Any:
+    """The Python function that Triton was given (as `fn`), and so those that it calls."""
+    function = getattr(trick, "fn", trick)
+    if not isinstance(function, FunctionType):
+        return function
+    names = set(function.__code__.co_names) & set(function.__globals__)
+    scope = {name: plain(function.__globals__[name]) for name in names}
+    return FunctionType(function.__code__, scope, function.__name__, closure=function.__closure__)
+
+
 class Emitter:
     """Vector operations on sixteen lanes; `level` is one of cpu.LEVELS."""
 
@@ -126,8 +137,7 @@ class Emitter:
 
     def apply(self, trick: Any, *integers: Any) -> Any:
         """A trick of quant/codes.py on integers of LLVM; numbers of Python stay what they are."""
-        plain = getattr(trick, "fn", trick)  # Triton keeps the function that it was given
-        return plain(*(x if isinstance(x, int) else Lanes(self.b, x) for x in integers)).value
+        return plain(trick)(*(x if isinstance(x, int) else Lanes(self.b, x) for x in integers)).value
 
     def lookup(self, codes: Any, table: tuple[int, ...]) -> Any:
         """The numbers (sixteen unsigned bytes) that the codes, one below 16 in each byte, stand for."""
@@ -154,6 +164,13 @@ class Emitter:
             numbers = [self.b.xor(a, self.b.and_(mask, self.b.xor(a, b))) for a, b in pairs]
         return numbers[0]
 
+    def bits(self, words: Any, first: int, n: int) -> Any:
+        """`n` bits of each word from bit `first` on."""
+        return self.b.and_(self.shr(words, first), self.splat((1 << n) - 1))
+
+    def byte(self, words: Any, index: int) -> Any:
+        return self.bits(words, 8 * index, 8)
+
     def or_(self, a: Any, b: Any) -> Any:
         return self.b.or_(a, b)
 
@@ -173,11 +190,18 @@ class Emitter:
     def fmul(self, a: Any, b: Any) -> Any:
         return self.b.fmul(a, b)
 
+    def float_splat(self, x: float) -> Any:
+        return ir.Constant(LANES_F32, [x] * GROUP)
+
     def fneg(self, a: Any) -> Any:
         return self.b.fneg(a)
 
     def to_float(self, integers: Any) -> Any:
         return self.b.sitofp(integers, LANES_F32)
+
+    def bits_to_half(self, words: Any) -> Any:
+        """The lower 16 bits of words as float16 -> float32."""
+        return self.half_to_float(self.b.trunc(words, ir.VectorType(I16, GROUP)), GROUP)
 
     def bits_to_float(self, words: Any) -> Any:
         return self.b.bitcast(words, LANES_F32)
@@ -188,7 +212,7 @@ class Emitter:
         return ir.Constant(LANES_I32, [n & 0xFFFFFFFF] * GROUP)
 
     def zeros(self) -> Any:
-        return ir.Constant(LANES_F32, [0.0] * GROUP)
+        return self.float_splat(0.0)
 
     def broadcast(self, scalar: Any) -> Any:
         lanes = ir.VectorType(scalar.type, GROUP)
@@ -322,17 +346,22 @@ class Block:
         offsets = self.e.shl(indices, 1)
         return self.e.b.and_(self.e.gather(self.table, offsets), self.e.splat(0xFFFF))
 
-    def _lanes(self, plane: str, unit: int, kind: Any) -> Any:
+    def _lanes(self, plane: str, unit: Any, kind: Any) -> Any:
+        """`unit` is a number, or one that LLVM computes (i32)."""
         p, address = self.planes[plane]
-        return self.e.load(address, unit * p.unit_bytes * GROUP, ir.VectorType(kind, GROUP))
+        lanes = ir.VectorType(kind, GROUP)
+        if isinstance(unit, int):
+            return self.e.load(address, unit * p.unit_bytes * GROUP, lanes)
+        offset = self.e.b.zext(self.e.b.mul(unit, I32(p.unit_bytes * GROUP)), I64)
+        return self.e.b.load(self.e.at(address, offset, lanes), align=1)
 
-    def u32(self, plane: str, unit: int = 0) -> Any:
+    def u32(self, plane: str, unit: Any = 0) -> Any:
         return self._lanes(plane, unit, I32)
 
     def f32(self, plane: str, unit: int = 0) -> Any:
         return self._lanes(plane, unit, F32)
 
-    def u16(self, plane: str, unit: int = 0) -> Any:
+    def u16(self, plane: str, unit: Any = 0) -> Any:
         return self.e.b.zext(self._lanes(plane, unit, I16), LANES_I32)
 
     def f16(self, plane: str, unit: int = 0) -> Any:

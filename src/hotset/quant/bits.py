@@ -26,7 +26,8 @@ def nibbles_by_64(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def pairs_by_128(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The K formats' order of bit pairs: byte j of 32 serves elements j, j + 32, j + 64, j + 96: [..., 64] -> [..., 256]."""
     by_32 = packed.reshape(*packed.shape[:-1], -1, 1, 32)
-    return (by_32 >> np.array([0, 2, 4, 6], np.uint8)[:, None] & np.uint8(3)).reshape(*packed.shape[:-1], -1)
+    pairs = by_32 >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3
+    return np.asarray(pairs.reshape(*packed.shape[:-1], -1), np.uint8)
 
 
 def unpack_six_bits(packed: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:

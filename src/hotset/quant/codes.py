@@ -39,9 +39,8 @@ def with_parity(signs: tl.tensor) -> tl.tensor:
 
 
 @jit
-def signed_around_64(magnitudes: tl.tensor, signs: tl.tensor) -> tl.tensor:
-    """Bytes below 64 and four signs -> bytes 64 + or - the magnitude."""
-    negative = spread_bits(signs)
+def signed_around_64(magnitudes: tl.tensor, negative: tl.tensor) -> tl.tensor:
+    """Bytes below 64 and bytes 0 or 1 -> bytes 64 + or - the magnitude."""
     return ((magnitudes | 0x40404040) ^ (negative * 127)) + negative
 
 

@@ -57,7 +57,7 @@ class QuantFormat:
 
     `values` is the reference: fields [..., count] -> float32 [..., block], the bits of ggml's dequantisation.
     `split` and `join` (only where a plane has no place of its own in the block) turn raw blocks into those planes' fields and back.
-    `chunks` emits the host kernel's view of one block, or of one of `steps` equal parts (host/emit.py); `load`, `dot` and `tile` are the
+    `chunks` emits the host kernel's view of one block, or of one of `steps` equal parts of at least 32 (host/emit.py); `load`, `dot` and `tile` are the
     Triton twins (kernels/). `table` is a codebook (bytes, a multiple of 64): it stands before the planes of every matrix, so that whoever
     has a matrix's address can read it.
     """

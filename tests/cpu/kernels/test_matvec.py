@@ -57,7 +57,7 @@ def test_float_products_are_those_of_the_dequantised_matrix(fmt, shape, matrix):
 
 @ALL
 def test_columns_off_the_tile_are_not_read(fmt, matrix):
-    w = matrix(fmt.name, 16, {1: 100, 32: 96, 256: 256}[fmt.block])
+    w = matrix(fmt.name, 16, {1: 100, 32: 96, 64: 192, 256: 256}[fmt.block])
     x = activation(1, w.layout.cols, quantised=True)
     read = x.q.double() * x.d.double().repeat_interleave(32, 1) if fmt.integer else x.f32
     assert relative_rms(product(x, w).double(), exact(read, w)) < 1e-6
@@ -65,7 +65,7 @@ def test_columns_off_the_tile_are_not_read(fmt, matrix):
 
 @ALL
 def test_integer_products_are_those_of_the_quantised_activations(fmt, matrix):
-    w = matrix(fmt.name, 48, 704 if fmt.block == 32 else 768)
+    w = matrix(fmt.name, 48, 704 if fmt.block in (32, 64) else 768)
     x = activation(2, w.layout.cols, quantised=True)
     out = product(x, w).double()
     if fmt.integer:
