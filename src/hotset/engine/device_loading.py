@@ -136,6 +136,10 @@ def _place(
     plan = device_plan(config, source.spans, needs, source.options.size, budget.n_bytes, page_locked=bank.locked_bytes)
     plan, notes = fill_room(cache, plan, budget)
     runner.reset_stats()
+    if not source.options.graph:
+        notes.append(
+            "steps are not captured, as asked: the host starts each kernel of each token by itself, and a start takes six times as long"
+        )
     return runner, plan, [note, *notes] if note else notes
 
 

@@ -51,6 +51,24 @@ def test_every_default_is_shown_with_its_reason(call, loaded):
     assert "1.00 MiB" in text
 
 
+@pytest.mark.parametrize(
+    ("given", "arrives"),
+    [
+        ((), {"graph": True, "page_lock": None}),
+        (("--no-graph",), {"graph": False}),
+        (("--page-lock", "off"), {"page_lock": "off"}),
+        (("--page-lock", "3GiB"), {"page_lock": "3GiB"}),
+    ],
+)
+@pytest.mark.parametrize(
+    "command", [("run", "demo", "-p", "x", "-n", "1"), ("bench", "demo", "-p", "8", "-n", "0", "-r", "1")]
+)
+def test_fallbacks_can_be_forced(call, loaded, command, given, arrives):
+    engine = loaded()
+    assert call(*command, *given).code == 0
+    assert arrives.items() <= engine.load_arguments.items()
+
+
 def test_what_was_asked_for_is_shown_as_asked(call, loaded):
     engine = loaded()
     text = call(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import hotset
+from hotset.engine.loading import LoadOptions
 from hotset.errors import FileError, InputError, PlacementError, UnsupportedError
 from hotset.experts import bank
 from hotset.gguf import GGUFWriter
@@ -69,6 +70,9 @@ def test_another_architecture_is_unsupported(tmp_path):
         ({"n_ctx": True}, "at least 2 tokens, not True"),
         ({"n_ctx": "4096"}, "at least 2 tokens, not '4096'"),
         ({"threads": 0}, "threads must be 1 to"),
+        ({"page_lock": "all"}, "page_lock 'all' is no number of bytes"),
+        ({"page_lock": -1}, "page_lock must be a size such as 8GiB, bytes of 0 or more, or off, not -1"),
+        ({"page_lock": True}, "page_lock must be a size"),
         ({"record_steps": -1}, "record_steps must be 0 or more"),
     ],
     ids=lambda o: str(o)[:30],
@@ -168,3 +172,10 @@ def test_heads_that_are_no_blocks_of_32_are_told(tmp_path):
     with pytest.raises(InputError, match=r"multiple of 32 values, and tiny has some of 40; leave .* at f16"):
         load(path, cache_type_v="q8_0")
     assert load(path).logits([1, 2]).shape == (2, 50)
+
+
+@pytest.mark.parametrize(
+    ("given", "n_bytes"), [(None, None), (0, 0), (5000, 5000), ("off", 0), (" OFF ", 0), ("3GiB", 3 << 30)]
+)
+def test_how_much_may_be_page_locked_is_read(given, n_bytes):
+    assert LoadOptions(page_lock=given).page_lock_bytes == n_bytes

@@ -15,19 +15,15 @@ PACKAGE = Path(hotset.__file__).parent
 WAITING = {"item", "tolist", "cpu", "numpy", "synchronize", "nonzero", "is_nonzero", "query", "elapsed_time"}
 # Functions that a tensor gives its value to, which the host must wait for.
 CONVERTING = {"int", "float", "bool"}
-# What a step or a chunk runs; of the other modules, the functions named. `cut` of the waves is not among them: where the bank is not
-# page-locked as a whole, short chunks read their picks once per layer. Nor are the pieces of the bounce buffer, which a host fills that
-# must wait for them.
-WHOLE = [
-    "model/transformer.py",
-    "model/device_ops.py",
-    "model/chunk_ops.py",
-    *(f"kernels/{p.name}" for p in (PACKAGE / "kernels").glob("*.py")),
-]
+# What a step or a chunk runs; of the other modules, the functions named. `cut` of the waves is not among them: where not all is page-locked,
+# short chunks read their picks once per layer. Nor are the pieces of the bounce buffer, which a host fills that must wait for them.
+KERNELS = [f"kernels/{p.name}" for p in (PACKAGE / "kernels").glob("*.py") if p.name != "sampler.py"]
+WHOLE = ["model/transformer.py", "model/device_ops.py", "model/chunk_ops.py", *KERNELS]
 PARTS = {
     "experts/cache.py": {"lookup", "fetch", "_fetch", "address", "hit_address", "miss_address"},
-    "experts/picked_waves.py": {"cut", "present", "_start", "_copy"},
     "experts/relay.py": {"serves", "rounds"},
+    "experts/picked_waves.py": {"cut", "present", "_start", "_copy"},
+    "kernels/sampler.py": {"step", "greedy", "select", "draw", "_draw", "_adjust"},
     "experts/waves.py": {"present", "_start_copies", "_copy", "_copy_runs", "_copy_run"},
     "engine/seat.py": {"step", "_step", "_sample", "_note"},
 }
