@@ -80,7 +80,7 @@ def host_runner(source: Source, n_slots: int, kv_types: KVTypes = DEFAULT) -> Ho
 
 
 @pytest.mark.parametrize(
-    ("mode", "limit", "kv_types"), [("reference", 1e-5, DEFAULT), ("fast", 1e-2, DEFAULT), ("fast", 1e-2, Q8)], ids=str
+    ("mode", "limit", "kv_types"), [("reference", 1e-5, DEFAULT), ("fast", 1e-2, DEFAULT), ("fast", 2e-2, Q8)], ids=str
 )
 def test_logits_are_those_of_the_cpu_runner(source, mode, limit, kv_types):
     got = device_runner(source, 3, kv_types=kv_types).logits(TOKENS, range(len(TOKENS)), mode, stepwise=False)
