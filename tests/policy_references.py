@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
+
 
 class Reference:
     """One pool: hits, empty slots, victims, overflow."""
@@ -28,8 +30,8 @@ class Reference:
         """The experts of a list that may leave, the oldest first."""
         return [e for e in reversed(queue) if e not in self.held]
 
-    def request(self, experts):
-        self.held, self.now = set(experts), self.now + 1
+    def request(self, experts, *, first=True, begins=False):
+        self.held, self.now, self.first, self.begins = set(experts), self.now + 1, first, begins
         self.needed(experts)
         for e in experts:
             if e in self.resident:
@@ -95,6 +97,26 @@ class GDSF(Scored):
         v = super().victim(e)
         self.floor = self.floor if v is None else self.score[v]
         return v
+
+
+class Product(Scored):
+    def start(self):
+        self.recent, self.long, self.last = ({} for _ in range(3))
+
+    @property
+    def score(self):
+        f = np.float32
+        return {e: self.recent[e] * self.last[e] * (self.long[e] + f(0.375)) for e in self.recent}
+
+    def needed(self, experts):
+        for counts, half_life, kept in ((self.recent, 16, 0), (self.long, 128, 0.125), (self.last, 6, 1)):
+            for e in counts if self.first else ():
+                counts[e] *= np.float32(kept if self.begins else 1)
+                counts[e] *= np.float32(2 ** (-1 / half_life))
+        for e in experts:
+            self.recent[e] = self.recent.get(e, np.float32(0)) + np.float32(1)
+            self.long[e] = self.long.get(e, np.float32(0)) + np.float32(1)
+            self.last[e] = np.float32(1)
 
 
 class Clock(Reference):
@@ -302,6 +324,7 @@ REFERENCES = {
     "lru-2": LRU2,
     "fifo": FIFO,
     "gdsf": GDSF,
+    "product": Product,
     "clock": Clock,
     "sieve": Sieve,
     "s3-fifo": S3FIFO,

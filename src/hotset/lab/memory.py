@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 # Lists that a policy may keep; a list's sentinel is member n + its number.
 N_LISTS = 4
+# Numbers of every expert that a policy may keep beside its score.
+N_OWN = 3
 NOWHERE = -1
 # Places in `number`.
 CLOCK, N_SLOTS, HAND, N_RESIDENT, N_NUMBERS = range(5)
@@ -24,7 +26,7 @@ class Memory(NamedTuple):
 
     `following` and `previous` link the experts of each list, of which expert e is in `place[e]`; `length` counts them. `number` has the
     request's number, the slots, a hand and the residents; `value` a number of the policy's own; `decay` its fading per step; `cost` bytes
-    relative to the mean.
+    relative to the mean; `own` [N_OWN, experts] further numbers of the policy's own.
     """
 
     score: NDArray[Any]
@@ -40,6 +42,7 @@ class Memory(NamedTuple):
     number: NDArray[np.int64]
     value: NDArray[np.float64]
     decay: NDArray[np.float32]
+    own: NDArray[np.float32]
     cost: NDArray[np.float64]
 
 
@@ -68,6 +71,7 @@ def new_memory(
         value=np.zeros(1),
         decay=np.ones(2, np.float32) if decay is None else decay,
         cost=cost,
+        own=np.zeros((N_OWN, n), np.float32),
     )
 
 

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rules:
-    """A policy. `needed` sees a request's experts before anything is decided; `hit` one that is resident; `victim` takes out a resident that is
+    """A policy. `needed` sees a request's experts before anything is decided, and whether it is a token's first and an answer's first; `hit` one that is resident; `victim` takes out a resident that is
 
     not held to make room for a given expert (NOWHERE if all are held); `admit` sees one that got a slot. `parts` are helpers that compiled
     code needs beside them.
     """
 
-    needed: Callable[[Memory, Any, bool], None]
+    needed: Callable[[Memory, Any, bool, bool], None]
     hit: Callable[[Memory, int], None]
     victim: Callable[[Memory, int], int]
     admit: Callable[[Memory, int], None]
@@ -33,7 +33,7 @@ class Rules:
     score_type: type[Any] = np.int64
 
 
-def ignore_request(m: Memory, experts: Any, first: bool) -> None:
+def ignore_request(m: Memory, experts: Any, first: bool, begins: bool) -> None:
     """For policies that look at experts one by one."""
 
 
@@ -51,7 +51,7 @@ def make_loop(rules: Rules) -> Callable[..., None]:
             m.number[CLOCK] = r
             for e in experts[r]:
                 m.held[e] = r
-            needed(m, experts[r], layer == 0)
+            needed(m, experts[r], layer == 0, layer == 0 and (r == 0 or answer[r] != answer[r - 1]))
             for e in experts[r]:
                 if m.resident[e] != 0:
                     hits[answer[r], layer] += 1

@@ -24,8 +24,10 @@ def test_a_policy_hits_what_its_reference_hits(name, n_experts, k, made_up):
     for requests in (layer_requests(trace, 0), global_requests(trace)):
         for n_slots in {0, 1, k - 1, k, k + 1, n_experts // 2, n_experts - 1, n_experts, n_experts + 3}:
             reference = REFERENCES[name](n_slots, cost=requests.cost) if name == "gdsf" else REFERENCES[name](n_slots)
-            for experts in requests.experts.tolist():
-                reference.request(experts)
+            for r, experts in enumerate(requests.experts.tolist()):
+                first = r % requests.n_layers == 0
+                begins = first and (r == 0 or requests.answer[r] != requests.answer[r - 1])
+                reference.request(experts, first=first, begins=begins)
             assert LabPolicy(name).hits(requests, n_slots).sum() == reference.hits, n_slots
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from hotset.errors import InputError
 from hotset.experts.policy import Policy
-from hotset.lab.policies import queues, scored, segments
+from hotset.lab.policies import product, queues, scored, segments
 from hotset.lab.policies.optimum import fixed_hits, optimal_hits
 from hotset.lab.replay import Rules, replay
 
@@ -41,6 +41,7 @@ POLICIES: dict[str, Kind] = {
     "arc": Kind("recent and frequent ones in lists whose sizes adapt", segments.ARC),
     "w-tinylfu": Kind("a small window; its oldest stays if it was used more often than the other", segments.W_TINYLFU),
     "gdsf": Kind("uses times bytes, above the value at which the last one left", scored.GDSF),
+    "product": Kind("recent use times longer use times last use; forgets where an answer begins", product.PRODUCT),
     "static": Kind("ranked once, by use over the whole trace: the lowest leaves", scored.FIXED),
     "belady": Kind("the one needed last leaves: the best of all that give every miss a slot"),
     "unbounded": Kind("a slot for every expert: only first uses miss", scored.LRU),

@@ -17,17 +17,17 @@ def evict_lowest(m: Memory, e: int) -> int:
     return lowest_score(m)
 
 
-def note_time(m: Memory, experts: Any, first: bool) -> None:
+def note_time(m: Memory, experts: Any, first: bool, begins: bool) -> None:
     for e in experts:
         m.score[e] = m.number[CLOCK]
 
 
-def count_use(m: Memory, experts: Any, first: bool) -> None:
+def count_use(m: Memory, experts: Any, first: bool, begins: bool) -> None:
     for e in experts:
         m.score[e] += 1
 
 
-def fade_and_add(m: Memory, experts: Any, first: bool) -> None:
+def fade_and_add(m: Memory, experts: Any, first: bool, begins: bool) -> None:
     # score = score * d + 1 if picked, in float32, rounded after the product; a pool of many layers fades once a token.
     if first:
         fade = m.decay[1]
@@ -37,7 +37,7 @@ def fade_and_add(m: Memory, experts: Any, first: bool) -> None:
         m.score[e] = m.score[e] + np.float32(1)
 
 
-def note_last_two_times(m: Memory, experts: Any, first: bool) -> None:
+def note_last_two_times(m: Memory, experts: Any, first: bool, begins: bool) -> None:
     # The last time but one decides, the last one among experts used once.
     now = m.number[CLOCK] + 1
     for e in experts:

@@ -41,7 +41,7 @@ def window_slots(m: Memory) -> int:
     return max(1, int(m.number[N_SLOTS] // 100))
 
 
-def tiny_needed(m: Memory, experts: Any, first: bool) -> None:
+def tiny_needed(m: Memory, experts: Any, first: bool, begins: bool) -> None:
     for e in experts:
         m.uses[e] += 1
     m.value[0] += len(experts)
