@@ -9,7 +9,8 @@ from hotset.errors import DeviceError, PlacementError
 from hotset.experts import bank as module
 from hotset.experts.bank import ExpertBank
 from hotset.quant.layout import MatrixLayout, SpanLayout
-from samples import BY_NAME, random_blocks
+from hotset.quant.random import random_blocks
+from samples import BY_NAME
 
 ROLES = ("gate", "up", "down")
 

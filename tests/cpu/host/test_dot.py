@@ -11,7 +11,8 @@ from hotset.host.activation import Activation, quantized
 from hotset.host.cpu import levels
 from hotset.host.matmul import grouped_matmul
 from hotset.quant.formats import FORMATS
-from samples import BY_NAME, put_scales, random_blocks, random_fields, scales_shape
+from hotset.quant.random import put_scales, random_blocks, random_fields, scales_shape
+from samples import BY_NAME
 
 ALL = pytest.mark.parametrize("fmt", FORMATS.values(), ids=lambda f: f.name)
 INTEGER = pytest.mark.parametrize("fmt", [f for f in FORMATS.values() if f.integer], ids=lambda f: f.name)
