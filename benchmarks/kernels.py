@@ -25,6 +25,7 @@ from hotset.kernels.norm import rms_norm
 from hotset.kernels.tuning import Tile, Tuning, tuning_for
 from hotset.quant.formats import FORMATS
 from hotset.quant.layout import MatrixLayout, SpanLayout
+from hotset.quant.random import random_weights
 
 D_MODEL, D_FF, N_VOCAB = 2048, 768, 151_936
 LAUNCHES = 48
@@ -39,13 +40,9 @@ SWEEP = {
 
 
 def random_planes(layout: MatrixLayout) -> torch.Tensor:
-    """Random bytes with sane scales."""
-    rng = np.random.default_rng(0)
-    data = np.resize(rng.integers(0, 256, min(layout.n_bytes, 1 << 20), np.uint8), layout.n_bytes)
-    for i, p in enumerate(layout.fmt.planes):
-        if p.dtype in ("<f2", "<f4") or layout.fmt.name == "BF16":
-            layout.plane(data, i)[...] = 0.01 if p.dtype != "<u2" else 0x3C23
-    return torch.from_numpy(data).to(CUDA)
+    """A few random rows, again and again."""
+    some = random_weights(layout.fmt, min(64, layout.rows), layout.cols, 0.05)
+    return torch.from_numpy(layout.from_blocks(np.resize(some, (layout.rows, layout.row_bytes)))).to(CUDA)
 
 
 def microseconds(launches: list[Callable[[], None]]) -> float:
@@ -98,12 +95,12 @@ class Bench:
         try:
             us = microseconds(launches)
         except Exception as error:  # noqa: BLE001 a tile too large for the device must not end the sweep
-            print(f"{kernel:8} {fmt:5} {tile}: {error!r:.100}")
+            print(f"{kernel:8} {fmt:7} {tile}: {error!r:.100}")
             return
         rate = n_bytes / us / 1e3
         shape = f"{tile.rows:3} rows {tile.warps:2} warps" if tile else " " * 17
         print(
-            f"{kernel:8} {fmt:5} {shape} {us:8.2f} us {rate:6.0f} GB/s {100 * rate / self.ceiling:4.0f} %", flush=True
+            f"{kernel:8} {fmt:7} {shape} {us:8.2f} us {rate:6.0f} GB/s {100 * rate / self.ceiling:4.0f} %", flush=True
         )
         row = {"kernel": kernel, "format": fmt, "us": us, "gb_per_s": rate}
         self.results.append(row | ({"rows": tile.rows, "warps": tile.warps} if tile else {}))
@@ -173,7 +170,8 @@ class Bench:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--formats", default="Q4_K,Q6_K,Q5_K,Q8_0,Q5_0,Q4_0", help="formats of the experts")
+    quantised = ",".join(f.name for f in FORMATS.values() if f.integer)
+    parser.add_argument("--formats", default=quantised, help="formats of the experts; default: %(default)s")
     parser.add_argument("--picks", type=int, default=8)
     parser.add_argument("--rows", type=int, default=1)
     parser.add_argument("--mode", choices=("fast", "reference"), default="fast")

@@ -2,7 +2,7 @@
 
     python benchmarks/make_model.py out.gguf --shape qwen3-30b-a3b --layers 24 --vocab 4096 --tied
 
-The formats are those that llama-quantize chooses for Q4_K_M. The scales keep activations near 1, and the residual stream near the
+The formats are those that llama-quantize chooses for Q4_K_M, but for --experts. The scales keep activations near 1, and the residual stream near the
 token's embedding: which experts a token picks depends mostly on the token, so that text repeats picks and rotating tokens rotate them.
 """
 
@@ -17,20 +17,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hotset.gguf import TYPES_BY_NAME, GGUFWriter
-from hotset.quant.bits import pack_six_bits
+from hotset.gguf import GGUFWriter
+from hotset.quant.formats import FORMATS
+from hotset.quant.random import random_weights
 
 Bytes = NDArray[np.uint8]
 # Random blocks are drawn once per format and scale, and laid down again and again from changing places.
-POOL_BYTES = 8 << 20
-CHUNK_BYTES = 4 << 20
-# Standard deviations of the numbers as drawn: uniform integers of 4, 6 and 8 bits.
-DEVIATION = {"Q4_K": 32 * 4.61, "Q6_K": 32 * 18.5, "Q8_0": 73.9}
+POOL_BYTES = 2 << 20
+CHUNK_BYTES = 1 << 20
+BY_NAME = {fmt.name: fmt for fmt in FORMATS.values()}
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a Qwen3-MoE model."""
+    """Sizes of a Qwen3-MoE model; `experts` is their format, instead of Q4_K_M's choice."""
 
     n_layers: int
     d_model: int
@@ -42,6 +42,7 @@ class Shape:
     d_expert: int
     n_vocab: int
     tied: bool = False
+    experts: str | None = None
 
     def has_more_bits(self, layer: int) -> bool:
         """Whether Q4_K_M gives this layer's values and expert outputs six bits."""
@@ -58,27 +59,6 @@ SHAPES = {
 }
 
 
-def blocks(ggml_type: str, n_bytes: int, deviation: float, rng: np.random.Generator) -> Bytes:
-    """Random blocks uint8 [n, block_bytes] of at most `n_bytes`, whose values have the given standard deviation and mean 0."""
-    size = TYPES_BY_NAME[ggml_type].block_bytes
-    a = rng.integers(0, 256, (max(1, n_bytes // size), size), np.uint8)
-    d = np.float16(deviation / DEVIATION[ggml_type])
-
-    def place(at: int, value: float) -> None:
-        a[:, at : at + 2] = np.array([value], np.float16).view(np.uint8)
-
-    if ggml_type == "Q4_K":
-        place(0, d)
-        place(2, 7.5 * d)
-        a[:, 4:16] = pack_six_bits(np.full(8, 32, np.uint8), np.full(8, 32, np.uint8))
-    elif ggml_type == "Q6_K":
-        a[:, 192:208] = 32
-        place(208, d)
-    else:
-        place(0, d)
-    return a
-
-
 class Source:
     """Hands out random tensor data, chunk by chunk."""
 
@@ -87,14 +67,15 @@ class Source:
         self._pools: dict[tuple[str, float], Bytes] = {}
 
     def chunks(self, ggml_type: str, shape: tuple[int, ...], deviation: float) -> Iterator[Bytes]:
-        kind = TYPES_BY_NAME[ggml_type]
-        left = int(np.prod(shape)) // kind.block
+        fmt = BY_NAME[ggml_type]
+        left = int(np.prod(shape)) // fmt.block
         key = (ggml_type, deviation)
         if key not in self._pools:
-            self._pools[key] = blocks(ggml_type, POOL_BYTES, deviation, self._rng)
+            seed = int(self._rng.integers(1 << 32))
+            self._pools[key] = random_weights(fmt, POOL_BYTES // fmt.block_bytes, fmt.block, deviation, seed)
         pool = self._pools[key]
         while left:
-            n = min(left, CHUNK_BYTES // kind.block_bytes)
+            n = min(left, CHUNK_BYTES // fmt.block_bytes)
             start = int(self._rng.integers(0, len(pool) - n + 1))
             yield pool[start : start + n].reshape(-1)
             left -= n
@@ -158,15 +139,16 @@ def add_layer(
     d, q, kv = shape.d_model, shape.n_heads * shape.d_head, shape.n_kv_heads * shape.d_head
     e, f = shape.n_experts, shape.d_expert
     better = "Q6_K" if shape.has_more_bits(i) else "Q4_K"
+    gate_up, down = (shape.experts or "Q4_K", shape.experts or better)
     for name, n in (("attn_norm", d), ("ffn_norm", d), ("attn_q_norm", shape.d_head), ("attn_k_norm", shape.d_head)):
         ones(f"blk.{i}.{name}", n)
     add(f"blk.{i}.attn_q", (q, d), "Q4_K", 0.02)
     add(f"blk.{i}.attn_k", (kv, d), "Q4_K", 0.02)
     add(f"blk.{i}.attn_v", (kv, d), better, 0.02)
     add(f"blk.{i}.attn_output", (d, q), "Q4_K", 0.005)
-    add(f"blk.{i}.ffn_gate_exps", (e, f, d), "Q4_K", 0.02)
-    add(f"blk.{i}.ffn_up_exps", (e, f, d), "Q4_K", 0.02)
-    add(f"blk.{i}.ffn_down_exps", (e, d, f), better, 0.005)
+    add(f"blk.{i}.ffn_gate_exps", (e, f, d), gate_up, 0.02)
+    add(f"blk.{i}.ffn_up_exps", (e, f, d), gate_up, 0.02)
+    add(f"blk.{i}.ffn_down_exps", (e, d, f), down, 0.005)
 
 
 def main() -> None:
@@ -176,8 +158,9 @@ def main() -> None:
     parser.add_argument("--layers", type=int, help="instead of the shape's own number")
     parser.add_argument("--vocab", type=int, help="instead of the shape's own number")
     parser.add_argument("--tied", action="store_true", help="the embedding is the output too")
+    parser.add_argument("--experts", choices=sorted(BY_NAME), help="format of the experts instead of Q4_K and Q6_K")
     options = parser.parse_args()
-    shape = replace(SHAPES[options.shape], tied=options.tied)
+    shape = replace(SHAPES[options.shape], tied=options.tied, experts=options.experts)
     shape = replace(shape, n_layers=options.layers or shape.n_layers, n_vocab=options.vocab or shape.n_vocab)
     began = time.perf_counter()
     write_model(options.path, shape)

@@ -33,6 +33,7 @@ from hotset.kernels.tuning import ChunkTuning, chunk_tuning_for
 from hotset.model.routing import RouterRule
 from hotset.quant.formats import FORMATS
 from hotset.quant.layout import MatrixLayout, SpanLayout
+from hotset.quant.random import random_weights
 
 D_MODEL, D_FF, N_EXPERTS, N_PICKS = 2048, 768, 128, 8
 N_HEADS, N_KV, D_HEAD = 32, 4, 128
@@ -83,13 +84,9 @@ def microseconds(launch: Callable[[], None]) -> float:
 
 
 def random_planes(layout: MatrixLayout) -> torch.Tensor:
-    """Random bytes with sane scales."""
-    rng = np.random.default_rng(0)
-    data = np.resize(rng.integers(0, 256, min(layout.n_bytes, 1 << 20), np.uint8), layout.n_bytes)
-    for i, p in enumerate(layout.fmt.planes):
-        if p.dtype in ("<f2", "<f4") or layout.fmt.name == "BF16":
-            layout.plane(data, i)[...] = 1e-3 if p.dtype != "<u2" else 0x3A83
-    return torch.from_numpy(data).to(CUDA)
+    """A few random rows, again and again."""
+    some = random_weights(layout.fmt, min(64, layout.rows), layout.cols, 0.02)
+    return torch.from_numpy(layout.from_blocks(np.resize(some, (layout.rows, layout.row_bytes)))).to(CUDA)
 
 
 def chunk_rows(m: int, cols: int) -> ChunkRows:

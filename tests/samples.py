@@ -1,4 +1,4 @@
-"""Random weights: GGUF blocks of any format, and small Qwen3-MoE files made of them."""
+"""Small Qwen3-MoE files of random weights in any format."""
 
 from __future__ import annotations
 
@@ -9,74 +9,14 @@ import numpy as np
 
 from hotset.gguf import GGUFWriter
 from hotset.quant.formats import FORMATS
-from hotset.quant.nvfp4 import float8
+from hotset.quant.random import random_weights
 
 BY_NAME = {f.name: f for f in FORMATS.values()}
 
 
-def random_fields(fmt, rows: int, cols: int, seed: int = 0, scale: float | None = None) -> dict[str, np.ndarray]:
-    """Random bits, but for scales and floats, since NaN has no single value to compare: small normal numbers, or all `scale`."""
-    rng = np.random.default_rng(seed)
-    fields = fmt.fields_of_blocks(rng.integers(0, 256, (rows, cols // fmt.block, fmt.block_bytes), np.uint8))
-    shape = scales_shape(fmt, fields)
-    put_scales(fmt, fields, rng.normal(0, 0.1, shape) if scale is None else np.full(shape, scale))
-    return fields
-
-
-def scales_shape(fmt, fields: dict[str, np.ndarray]) -> tuple[int, ...]:
-    """The shape of all scales or floats: they are a block's last plane."""
-    shape = fields[fmt.planes[-1].name].shape
-    return (*shape[:-1], 1) if fmt.name == "IQ1_M" else shape
-
-
-def put_scales(fmt, fields: dict[str, np.ndarray], values: np.ndarray) -> None:
-    """Give the blocks the scales, or the values of floats, that come closest to these; signs are lost where a format has none."""
-    last = fmt.planes[-1]
-    if fmt.name == "BF16":
-        fields["value"] = (values.astype("<f4").view("<u4") >> 16).astype("<u2")
-    elif last.name == "exponent":
-        fields["exponent"] = (128 + np.rint(np.log2(np.abs(values) + 1e-9))).astype(np.uint8)
-    elif fmt.name == "IQ1_M":  # a quarter in each of four words
-        quarters = values.astype("<f2").view("<u2") >> np.array([0, 4, 8, 12], np.uint16) & 15
-        fields["scale"] = fields["scale"] & 0x0FFF | (quarters << 12)
-    elif last.name == "float8":
-        least_apart = np.abs(np.abs(values)[..., None] - float8(np.arange(127, dtype=np.uint8)))
-        fields["float8"] = least_apart.argmin(-1).astype(np.uint8)
-    else:
-        fields[last.name] = values.astype(last.dtype)
-
-
-def random_blocks(fmt, rows: int, cols: int, seed: int = 0, scale: float | None = None) -> np.ndarray:
-    """GGUF bytes uint8 [rows, row_bytes] of `random_fields`."""
-    return fmt.blocks_of_fields(random_fields(fmt, rows, cols, seed, scale)).reshape(rows, -1)
-
-
 def weights(name: str, rows: int, cols: int, seed: int = 0, spread: float = 1.0) -> np.ndarray:
     """GGUF bytes of a matrix whose values have mean 0 and the deviation `spread` / sqrt(cols): 1 keeps activations at their size."""
-    fmt = BY_NAME[name]
-    rng = np.random.default_rng(seed)
-    fields = random_fields(fmt, rows, cols, seed, scale=1)
-    deviation = spread * cols**-0.5
-    if fmt.block == 1:
-        put_scales(fmt, fields, rng.normal(0, deviation, fields["value"].shape))
-    else:
-        scale = centred_scales(fmt, fields)
-        jitter = rng.uniform(0.8, 1.2, scale.shape)
-        put_scales(fmt, fields, scale * jitter * (deviation / fmt.values(fields).std()))
-    return fmt.blocks_of_fields(fields).reshape(rows, -1)
-
-
-def centred_scales(fmt, fields: dict[str, np.ndarray]) -> np.ndarray:
-    """Scales of 1, left in `fields` too; where a format has a minimum, with what brings the mean to 0."""
-    scales = np.ones(scales_shape(fmt, fields))
-    if scales.shape[-1] == 2 and fmt.planes[-1].name == "block_scale":
-        means = []
-        for one in ([1, 0], [0, 1]):
-            put_scales(fmt, fields, np.broadcast_to(np.array(one, float), scales.shape))
-            means.append(float(fmt.values(fields).mean()))
-        scales[..., 1] = -means[0] / means[1]
-        put_scales(fmt, fields, scales)
-    return scales
+    return random_weights(BY_NAME[name], rows, cols, spread * cols**-0.5, seed)
 
 
 @dataclass(frozen=True)

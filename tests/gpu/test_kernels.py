@@ -15,6 +15,7 @@ from hotset.kernels.norm import rms_norm, rms_norm_reference
 from hotset.kernels.tuning import tuning_for
 from hotset.quant.formats import FORMATS
 from hotset.quant.layout import MatrixLayout, SpanLayout
+from hotset.quant.random import random_blocks
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -25,19 +26,9 @@ CUDA = torch.device("cuda")
 
 
 def matrix(fmt, rows: int, cols: int, seed: int = 0, scale: float | None = None) -> DeviceMatrix:
-    """Random fields; float fields are all `scale` if given, else small normal numbers."""
-    rng = np.random.default_rng(seed)
     layout = MatrixLayout(fmt, rows, cols)
-    data = rng.integers(0, 256, layout.n_bytes, np.uint8)
-    for i, p in enumerate(fmt.planes):
-        plane = layout.plane(data, i)
-        if p.dtype in ("<f2", "<f4"):
-            plane[...] = rng.normal(0, 0.1, plane.shape) if scale is None else scale
-        elif fmt.name == "BF16":
-            plane[...] = rng.normal(0, 0.1, plane.shape).astype("<f4").view("<u4") >> 16
-        elif p.name in ("scale", "minimum") and p.dtype == "u1":
-            plane[...] &= 63
-    return DeviceMatrix(layout, torch.from_numpy(data).cuda())
+    planes = layout.from_blocks(random_blocks(fmt, rows, cols, seed, scale))
+    return DeviceMatrix(layout, torch.from_numpy(planes).cuda())
 
 
 def values(w: DeviceMatrix) -> torch.Tensor:
@@ -98,8 +89,8 @@ def test_dot_gives_the_exact_integers(fmt):
     w = matrix(fmt, 2048, 768, scale=1)
     x = torch.from_numpy(np.random.default_rng(1).integers(-9, 10, (3, 768)).astype(np.float32))
     x[:, ::32] = 127
-    expected = x.numpy().astype(np.int64) @ values(w).cpu().numpy().astype(np.int64).T
-    assert np.array_equal(product(activation(x, quantised=True), w).cpu().numpy().astype(np.int64), expected)
+    expected = x.double().numpy() @ values(w).double().cpu().numpy().T
+    assert np.array_equal(product(activation(x, quantised=True), w).cpu().numpy(), expected)
 
 
 @INTEGER

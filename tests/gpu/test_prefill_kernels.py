@@ -20,6 +20,7 @@ from hotset.kernels.rows import Rows
 from hotset.kernels.tuning import ChunkTuning, chunk_tuning_for
 from hotset.quant.formats import FORMATS
 from hotset.quant.layout import MatrixLayout, SpanLayout
+from hotset.quant.random import random_weights
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -39,20 +40,8 @@ def tunings() -> list[ChunkTuning]:
 
 
 def planes(layout: MatrixLayout, seed: int) -> np.ndarray:
-    """Random fields of a trained matrix's size."""
-    rng = np.random.default_rng(seed)
-    data = np.resize(rng.integers(0, 256, min(layout.n_bytes, 1 << 22), np.uint8), layout.n_bytes)
-    for i, p in enumerate(layout.fmt.planes):
-        plane = layout.plane(data, i)
-        if p.dtype in ("<f2", "<f4"):
-            plane[...] = rng.normal(
-                0, 0.02 if p.name == "value" else 1e-3 / 2 ** layout.fmt.name.endswith("_K"), plane.shape
-            )
-        elif layout.fmt.name == "BF16":
-            plane[...] = rng.normal(0, 0.02, plane.shape).astype("<f4").view("<u4") >> 16
-        elif p.name in ("scale", "minimum") and p.dtype == "u1":
-            plane[...] &= 63
-    return data
+    """Random weights of a trained matrix's size."""
+    return layout.from_blocks(random_weights(layout.fmt, layout.rows, layout.cols, 0.02, seed))
 
 
 def matrix(fmt, rows: int, cols: int, seed: int = 0) -> DeviceMatrix:

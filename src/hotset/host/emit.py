@@ -131,6 +131,12 @@ class Emitter:
         """Bit `index` of each byte, moved to bit `to`."""
         return self.shl(self.b.and_(self.shr(words, index), self.splat(0x01010101)), to)
 
+    def bit_of_step(self, words: Any, index: int, step: Any, per_step: int, *, to: int) -> Any:
+        """Bit `index` + `per_step` * `step` (i32) of each byte, moved to bit `to`: turned there, with bits of the neighbours around it."""
+        left = self.b.sub(I32(32 + to - index), self.b.mul(step, I32(per_step)))
+        turn = self.intrinsic(f"llvm.fshl.v{GROUP}i32", LANES_I32, [LANES_I32] * 3)
+        return self.b.and_(self.b.call(turn, [words, words, self.broadcast(left)]), self.splat(0x01010101 << to))
+
     def pair(self, words: Any, index: int, *, to: int) -> Any:
         """Bit pair `index` of each byte, moved to bits `to`, `to` + 1."""
         return self.shl(self.b.and_(self.shr(words, 2 * index), self.splat(0x03030303)), to)
@@ -182,10 +188,6 @@ class Emitter:
 
     def shr(self, a: Any, n: int) -> Any:
         return self.b.lshr(a, self.splat(n)) if n else a
-
-    def shr_by(self, words: Any, n: Any, *, times: int) -> Any:
-        """To the right by `times` n, which is one i32 of LLVM."""
-        return self.b.lshr(words, self.broadcast(self.b.mul(n, I32(times))))
 
     def fmul(self, a: Any, b: Any) -> Any:
         return self.b.fmul(a, b)

@@ -45,7 +45,7 @@ def _chunks(e: Any, block: Any) -> Iterator[Any]:
     def sub(quarter: int, part: int) -> Any:
         def word(i: int) -> Any:
             at = 4 * part + i
-            third = e.bit(e.shr_by(block.u32("high", at), block.step, times=4), quarter, to=2)
+            third = e.bit_of_step(block.u32("high", at), quarter, block.step, 4, to=2)
             return e.or_(e.pair(block.u32("low", at), quarter, to=0), third)
 
         def scale() -> Any:

@@ -27,7 +27,7 @@ def join(fields: Fields, blocks: Bytes) -> None:
 
 
 def sub_block(e: Any, block: Any, s: int, word: Any) -> Any:
-    """Sub-block `s` with its scale and minimum; Q5_K shares it."""
+    """Sub-block `s` of two with its scale and minimum; Q5_K shares it."""
 
     def scale() -> Any:
         return e.fmul(block.f16("block_scale", 0), e.to_float(block.u8("scale", s)))
@@ -43,11 +43,10 @@ def _values(fields: Fields) -> NDArray[np.float32]:
 
 
 def _chunks(e: Any, block: Any) -> Iterator[Any]:
-    def words(c: int, high: bool) -> Any:
-        return lambda i: e.nibble(block.u32("low", 8 * c + i), high=high)
+    def words(high: int) -> Any:
+        return lambda i: e.nibble(block.u32("low", i), high=high == 1)
 
-    for c in range(4):
-        yield e.chunk(*(sub_block(e, block, 2 * c + high, words(c, bool(high))) for high in (0, 1)))
+    yield e.chunk(*(sub_block(e, block, s, words(s)) for s in range(2)))
 
 
 @jit
@@ -191,10 +190,11 @@ Q4_K = QuantFormat(
         Plane("low", "<u4", 32, 16),
         Plane("scale", "u1", 8, 4, "six-bit scale"),
         Plane("minimum", "u1", 8, 4, "six-bit minimum"),
-        Plane("block_scale", "<f2", 2, 0),
+        Plane("block_scale", "<f2", 2, 0, whole=True),
     ),
     values=_values,
     chunks=_chunks,
+    steps=4,
     split=split,
     join=join,
     load=_load,

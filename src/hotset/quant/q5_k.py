@@ -23,13 +23,13 @@ def _values(fields: Fields) -> NDArray[np.float32]:
 
 def _chunks(e: Any, block: Any) -> Iterator[Any]:
     def words(s: int) -> Any:
-        c, high = divmod(s, 2)
-        return lambda i: e.or_(
-            e.nibble(block.u32("low", 8 * c + i), high=bool(high)), e.bit(block.u32("high", i), s, to=4)
-        )
+        def word(i: int) -> Any:
+            fifth = e.bit_of_step(block.u32("high", i), s, block.step, 2, to=4)
+            return e.or_(e.nibble(block.u32("low", i), high=s == 1), fifth)
 
-    for c in range(4):
-        yield e.chunk(*(sub_block(e, block, s, words(s)) for s in (2 * c, 2 * c + 1)))
+        return word
+
+    yield e.chunk(*(sub_block(e, block, s, words(s)) for s in range(2)))
 
 
 @jit
@@ -101,13 +101,14 @@ Q5_K = QuantFormat(
     block_bytes=176,
     planes=(
         Plane("low", "<u4", 32, 48),
-        Plane("high", "<u4", 8, 16),
+        Plane("high", "<u4", 8, 16, whole=True),
         Plane("scale", "u1", 8, 4, "six-bit scale"),
         Plane("minimum", "u1", 8, 4, "six-bit minimum"),
-        Plane("block_scale", "<f2", 2, 0),
+        Plane("block_scale", "<f2", 2, 0, whole=True),
     ),
     values=_values,
     chunks=_chunks,
+    steps=4,
     split=split,
     join=join,
     load=_load,

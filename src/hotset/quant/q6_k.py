@@ -30,25 +30,21 @@ def _values(fields: Fields) -> NDArray[np.float32]:
 
 
 def _chunks(e: Any, block: Any) -> Iterator[Any]:
-    def words(half: int, quarter: int, part: int) -> Any:
+    def sub(quarter: int, part: int) -> Any:
+        s = 2 * quarter + part
+
         def word(i: int) -> Any:
             at = 4 * part + i
-            low = e.nibble(block.u32("low", 16 * half + 8 * (quarter % 2) + at), high=quarter >= 2)
-            return e.or_(low, e.pair(block.u32("high", 8 * half + at), quarter, to=4))
-
-        return word
-
-    def sub(half: int, quarter: int, part: int) -> Any:
-        s = 8 * half + 2 * quarter + part
+            low = e.nibble(block.u32("low", 8 * (quarter % 2) + at), high=quarter >= 2)
+            return e.or_(low, e.pair(block.u32("high", at), quarter, to=4))
 
         def scale() -> Any:
             return e.fmul(block.f16("block_scale"), e.to_float(block.i8("scale", s)))
 
-        return e.sub(16 * s, words(half, quarter, part), 4, scale=scale, offset=32)
+        return e.sub(16 * s, word, 4, scale=scale, offset=32)
 
-    for half in range(2):
-        for part in range(2):
-            yield e.chunk(*(sub(half, quarter, part) for quarter in range(4)))
+    for part in range(2):
+        yield e.chunk(*(sub(quarter, part) for quarter in range(4)))
 
 
 @jit
@@ -163,10 +159,11 @@ Q6_K = QuantFormat(
         Plane("low", "<u4", 32, 0),
         Plane("high", "<u4", 16, 128),
         Plane("scale", "i1", 16, 192),
-        Plane("block_scale", "<f2", 1, 208),
+        Plane("block_scale", "<f2", 1, 208, whole=True),
     ),
     values=_values,
     chunks=_chunks,
+    steps=2,
     load=_load,
     dot=_dot,
     unit=128,

@@ -9,8 +9,9 @@ from hotset.errors import PlacementError
 from hotset.experts import bank as module
 from hotset.experts.bank import ExpertBank
 from hotset.quant.layout import MatrixLayout, SpanLayout
+from hotset.quant.random import random_blocks
 from lockers import FakeLocker
-from samples import BY_NAME, random_blocks
+from samples import BY_NAME
 
 ROLES = ("gate", "up", "down")
 

@@ -7,12 +7,13 @@ import torch
 
 from hotset.kernels.matvec import DeviceMatrix
 from hotset.quant.layout import MatrixLayout
-from samples import BY_NAME, random_blocks
+from hotset.quant.random import random_blocks
+from samples import BY_NAME
 
 
 @pytest.fixture
 def matrix():
-    """Return a maker of matrices, by the name of the format; `scale` as in samples.random_fields."""
+    """Return a maker of matrices, by the name of the format; `scale` as in quant.random."""
 
     def make(name: str, rows: int, cols: int, seed: int = 0, scale: float | None = None) -> DeviceMatrix:
         layout = MatrixLayout(BY_NAME[name], rows, cols)

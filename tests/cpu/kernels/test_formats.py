@@ -16,7 +16,7 @@ from hotset.kernels.activation import Activation, quantise
 from hotset.kernels.matvec import DeviceMatrix, matvec
 from hotset.quant.formats import FORMATS
 from hotset.quant.layout import MatrixLayout
-from samples import put_scales, scales_shape
+from hotset.quant.random import put_scales, scales_shape
 
 ALL = pytest.mark.parametrize("fmt", FORMATS.values(), ids=lambda f: f.name)
 INTEGER = pytest.mark.parametrize("fmt", [f for f in FORMATS.values() if f.integer], ids=lambda f: f.name)
@@ -61,11 +61,11 @@ def test_dot_gives_the_exact_integers(fmt, matrix):
     w = matrix(
         fmt.name, 48, columns(fmt), scale=1
     )  # block scales of 1: every value is an integer, or few bits behind the point
-    x = Activation.empty(2, w.layout.cols, "cpu", quantised=True)
-    x.f32.copy_(integer_rows(2, w.layout.cols, seed=1))
+    x = Activation.empty(1, w.layout.cols, "cpu", quantised=True)
+    x.f32.copy_(integer_rows(1, w.layout.cols, seed=1))
     quantise(x)
     assert torch.equal(x.q.to(torch.float32), x.f32)
-    out = torch.full((2, w.layout.padded_rows), torch.nan)
+    out = torch.full((1, w.layout.padded_rows), torch.nan)
     matvec(x, w, out)
     expected = x.f32.double().numpy() @ w.layout.dequantize(w.data.numpy()).astype(np.float64).T
     assert np.array_equal(out.numpy(), expected)

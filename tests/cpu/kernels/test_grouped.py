@@ -64,12 +64,12 @@ def relative_rms(got: torch.Tensor, expected: torch.Tensor) -> float:
 def test_a_tile_has_the_reference_s_values_in_float16(fmt, order, matrix):
     w = matrix(fmt.name, 64, columns(fmt))
     layout = w.layout
+    n_steps = layout.cols // fmt.tile_unit if order == ORDER_WARPGROUP else 1  # formats do not see the order
     out = torch.full((64, layout.cols), torch.nan)
-    tile_kernel[(2, layout.cols // fmt.tile_unit)](
-        w.data, out, 64, COLS=layout.cols, TILE=fmt.tile, UNIT=fmt.tile_unit, ORDER=order, R=32
-    )
+    tile_kernel[(2, n_steps)](w.data, out, 64, COLS=layout.cols, TILE=fmt.tile, UNIT=fmt.tile_unit, ORDER=order, R=32)
     gain = GAIN if fmt.integer else 1
     values = torch.from_numpy(layout.dequantize(w.data.numpy()))
+    out, values = (t[:, : n_steps * fmt.tile_unit] for t in (out, values))
     if fmt.name in ("F16", "BF16"):
         assert torch.equal(out, values.half().float())
     # Two roundings of 2^-11: the scale's and the product's; a minimum's besides.
@@ -95,7 +95,7 @@ def normal(m: int, cols: int, seed: int = 0) -> torch.Tensor:
 @ALL
 @pytest.mark.parametrize("m", [1, 11])
 def test_a_dense_product_is_close_to_float64(fmt, m, matrix):
-    w = matrix(fmt.name, 60, columns(fmt))
+    w = matrix(fmt.name, 60, columns(fmt) // (1 + (fmt.block == 256)))
     x = normal(m, w.layout.cols) * 300
     values = torch.from_numpy(w.layout.dequantize(w.data.numpy())).double()
     out = torch.full((m, 64), torch.nan)
@@ -105,8 +105,15 @@ def test_a_dense_product_is_close_to_float64(fmt, m, matrix):
     assert relative_rms(out[:, :60], expected) < limit
     assert (out[:, :60] - expected).abs().max() < 4 * limit * expected.abs().max()
     assert not out[:, 60:].any()
-    before = normal(m, 64, seed=1)
-    added = before.clone()
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "MXFP4", "F32"])
+def test_a_dense_product_can_be_added_to_what_is_there(name, matrix):
+    w = matrix(name, 60, 256)
+    x = normal(3, 256)
+    before = normal(3, 64, seed=1)
+    out, added = torch.empty(3, 64), before.clone()
+    dense(chunk_rows(x), w, out, tuning=TUNING)
     dense(chunk_rows(x), w, added, add=True, tuning=TUNING)
     assert torch.equal(added, before + out)
 

@@ -7,7 +7,7 @@ import pytest
 from hotset.errors import InputError
 from hotset.quant.formats import FORMATS
 from hotset.quant.layout import GROUP, MatrixLayout, SpanLayout
-from samples import put_scales, random_blocks
+from hotset.quant.random import put_scales, random_blocks
 
 ALL = pytest.mark.parametrize("fmt", FORMATS.values(), ids=lambda f: f.name)
 
