@@ -13,8 +13,22 @@ import argparse
 import json
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
+
+
+def held_by(thing: Any) -> int:
+    """Bytes of the tensors in an object's attributes, lists and dictionaries."""
+    import torch
+
+    if isinstance(thing, torch.Tensor):
+        return thing.nbytes
+    if isinstance(thing, dict):
+        return sum(map(held_by, thing.values()))
+    if isinstance(thing, (list, tuple)):
+        return sum(map(held_by, thing))
+    return sum(map(held_by, vars(thing).values())) if hasattr(thing, "__dict__") else 0
 
 
 def measure(path: str, vram: str, n_ctx: int) -> dict[str, float]:
@@ -28,10 +42,7 @@ def measure(path: str, vram: str, n_ctx: int) -> dict[str, float]:
     engine.generate(tokens, max_tokens=64, temperature=0)
     torch.cuda.synchronize()
     chunks = engine.runner.chunks
-    before = torch.cuda.memory_allocated()
-    engine.runner.chunks = None
-    del chunks
-    prompt_buffers = before - torch.cuda.memory_allocated()
+    prompt_buffers = held_by(chunks.scratch) + chunks.staging.n_bytes if chunks else 0
     peak = torch.cuda.max_memory_reserved() + usage.context
     return {
         "budget": plan.budget,
