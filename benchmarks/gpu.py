@@ -29,7 +29,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -47,6 +47,7 @@ from hotset.experts.policy import Policy
 from hotset.experts.slots import CacheSize
 from hotset.experts.trace import Trace
 from hotset.experts.waves import ExpertWaves
+from hotset.kernels.matvec import DeviceMatrix
 from hotset.model.batch import MAX_ROWS
 from hotset.model.chunk_ops import ChunkBatch, ChunkOps
 from hotset.model.transformer import forward
@@ -225,10 +226,8 @@ class Bench:
     def dense_bytes(self) -> int:
         """Bytes of weights that every step reads, whatever its picks (the embedding, of which a step reads a few rows, left out)."""
         weights = self.model.weights
-        layers = [
-            m for layer in weights.layers for m in (layer.q, layer.k, layer.v, layer.attention_output, layer.router)
-        ]
-        return sum(m.data.numel() * m.data.element_size() for m in (*layers, weights.output))
+        found = {id(m): m for part in (*weights.layers, weights.output) for m in matrices(part)}
+        return sum(m.data.numel() * m.data.element_size() for m in found.values())
 
     def prompts(self, share: float, lengths: Sequence[int]) -> Iterator[dict[str, Any]]:
         """Prompts of several lengths with a share of every layer's experts resident."""
@@ -259,6 +258,18 @@ class Bench:
             with profile(activities=[ProfilerActivity.CUDA]) as profiled:
                 prompt_seconds(runner, ops, tokens)
             show_kernels(profiled, 1)
+
+
+def matrices(part: Any) -> Iterator[DeviceMatrix]:
+    """All matrices that a part of the weights holds, however deep."""
+    if isinstance(part, DeviceMatrix):
+        yield part
+    elif is_dataclass(part):
+        for each in fields(part):
+            yield from matrices(getattr(part, each.name))
+    elif isinstance(part, (tuple, list)):
+        for each in part:
+            yield from matrices(each)
 
 
 class CountingOps(ChunkOps):

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-import triton
 
 from hotset.experts.host_cache import unroll_ring
 from hotset.experts.policy import LayerState, Policy, check_seed
 from hotset.experts.slots import equal_share
 from hotset.experts.stats import CacheStats, cache_stats
 from hotset.kernels.clock import NEVER, TIME_COLUMNS
+from hotset.kernels.counts import next_power_of_2
 from hotset.kernels.fetch import fetch
 from hotset.kernels.lookup import TABLE_COLUMNS, LookupBuffers, lookup
 
@@ -115,7 +115,7 @@ class ExpertCache:
     def _allocate(self, ring_steps: int) -> LookupBuffers:
         shape, device = self.shape, self.device
         n_layers, max_picks = shape.n_layers, shape.max_rows * shape.k
-        padded = triton.next_power_of_2(max(shape.n_experts, default=1))
+        padded = next_power_of_2(max(shape.n_experts, default=1))
         return LookupBuffers(
             table=torch.zeros(n_layers, len(TABLE_COLUMNS), dtype=torch.int64, device=device),
             decay=torch.from_numpy(self.policy.decay_table(shape.max_rows)).to(device),
@@ -133,6 +133,11 @@ class ExpertCache:
                 (ring_steps, n_layers, max_picks), -1, dtype=torch.int16, pin_memory=self.device.type == "cuda"
             ),
         )
+
+    @property
+    def overflow_base(self) -> int:
+        """Device address of the overflow area; between two requests it may hold something else."""
+        return self._overflow.data_ptr()
 
     @property
     def address(self) -> torch.Tensor:

@@ -19,6 +19,20 @@ if TYPE_CHECKING:
     from hotset.experts.cache import ExpertCache
 
 
+def places(cache: ExpertCache, staging: Staging) -> tuple[tuple[int, int], int]:
+    """Addresses of two buffers, and how many experts each holds: the halves of the overflow area, idle meanwhile, or the staging buffers if larger.
+
+    Few rows compute in less time than their experts take to come, and each wave costs the host launches: few large waves serve them best.
+    """
+    largest = max(cache.shape.span_bytes)
+    half = cache.shape.overflow_bytes // largest // N_BUFFERS
+    if half <= staging.wave_experts:
+        first, second = (buffer.data_ptr() for buffer in staging.buffers)
+        return (first, second), staging.wave_experts
+    start = cache.overflow_base
+    return (start, start + half * largest), half
+
+
 class PickedWaves:
     """See waves.ExpertWaves, of which it has `cut`, `present` and the counts. The bank must be readable by the device as a whole."""
 
@@ -28,20 +42,21 @@ class PickedWaves:
         self._resident = torch.from_numpy(resident).to(staging.device)
         self._cache = cache
         self._staging = staging
+        self._places, self._wave_experts = places(cache, staging)
         n_experts = resident.shape[1]
-        self._decided = ChunkCut.empty(n_experts, staging.max_waves, staging.wave_experts, staging.device)
+        max_waves = -(-n_experts // self._wave_experts)
+        self._decided = ChunkCut.empty(n_experts, max_waves, self._wave_experts, staging.device)
         self._counts = torch.zeros(len(resident), 2, dtype=torch.int64, device=staging.device)
         self._layer = self._n_waves = self._started = self._used = self._turn = 0
 
     def cut(self, layer: int, picks: torch.Tensor) -> Cut:
         """The waves of a layer, whose copies begin."""
         staging, decided, n_here = self._staging, self._decided, self._n_here[layer]
-        step = staging.wave_experts
+        step = self._wave_experts
         self._turn += self._n_waves
         self._n_waves = -(-min(decided.order.numel() - n_here, picks.numel()) // step)
         self._layer, self._started, self._used = layer, 0, 0
-        first, second = (buffer.data_ptr() for buffer in staging.buffers)
-        source = Source(self._cache.bank_base[layer], self._cache.shape.span_bytes[layer], (first, second), step)
+        source = Source(self._cache.bank_base[layer], self._cache.shape.span_bytes[layer], self._places, step)
         turn = self._turn % N_BUFFERS
         cut_chunk(decided, picks, self._resident[layer], self._counts[layer], source, self._n_waves, turn)
         if staging.stream is not None:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from triton import cdiv, next_power_of_2
 
 from hotset.kernels.aot import CompileCase
+from hotset.kernels.counts import cdiv, next_power_of_2
 from hotset.kernels.kv_cache import floats, load_cells
 from hotset.quant.triton import jit, tl
 

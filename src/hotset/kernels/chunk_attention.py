@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import torch
 import triton
-from triton import cdiv, next_power_of_2
 
 from hotset.kernels.aot import CompileCase
+from hotset.kernels.counts import cdiv, next_power_of_2
 from hotset.kernels.kv_cache import load_cells
 from hotset.kernels.tuning import CHUNK_TILES, AttentionTile, ChunkTuning, chunk_tuning_for
 from hotset.quant.triton import jit, tl
@@ -126,7 +126,7 @@ def chunk_attention(
     `rows` are successive positions of one sequence, whose keys and values up to the last of them are stored already, not as float32.
     """
     head_dim, n_kv = cache.head_dim, cache.n_kv
-    m = len(q)
+    m = q.shape[0]
     assert q.shape == out.shape
     assert q.shape[1] % (head_dim * n_kv) == 0
     assert q.stride(1) == out.stride(1) == 1

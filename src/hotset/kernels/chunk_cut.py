@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import triton
 
 from hotset.kernels.aot import CompileCase
+from hotset.kernels.counts import cdiv, next_power_of_2
 from hotset.quant.triton import tl
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class ChunkCut:
         def numbers(shape: int | tuple[int, int], kind: torch.dtype) -> torch.Tensor:
             return torch.zeros(shape, dtype=kind, device=device)
 
-        padded = triton.cdiv(wave_size, APART) * APART
+        padded = cdiv(wave_size, APART) * APART
         return cls(
             order=numbers(n_experts, torch.int32),
             wave_ranks=numbers(max_waves + 2, torch.int32),
@@ -166,7 +167,7 @@ def cut_chunk(
     cut_kernel[(1,)](
         picks, resident, cut.order, cut.wave_ranks[1:], cut.address, cut.source, cut.target, cut.n_fetch, counts, picks.numel(),
         n_waves, source.wave_size, cut.source.shape[1], turn, source.bank, source.span_bytes, *source.staging, N_EXPERTS=n_experts,
-        E=triton.next_power_of_2(n_experts), BLOCK=BLOCK, WAVES=triton.next_power_of_2(len(cut.n_fetch) + 1),
+        E=next_power_of_2(n_experts), BLOCK=BLOCK, WAVES=next_power_of_2(len(cut.n_fetch) + 1),
         APART=APART, num_warps=4,
     )  # fmt: skip
 

@@ -5,19 +5,21 @@ out[t] = W x[t], + out[t] if asked
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import triton
-from triton import cdiv
 
 from hotset.kernels.chunk_product import (
     INPUT_TYPES,
+    LAYOUTS,
     chunk_case,
     chunk_product,
     launch_options,
     matrix_constants,
     true_size,
 )
+from hotset.kernels.counts import cdiv
 from hotset.kernels.half import ChunkRows, in_halves
 from hotset.kernels.tuning import CHUNK_TILES, ChunkTile, ChunkTuning, chunk_tuning_for
 from hotset.quant.formats import FORMATS
@@ -104,24 +106,32 @@ def dense(
     assert out.is_contiguous()
     tuning = tuning or chunk_tuning_for(out.device)
     tile = _dense_tile(layout, m, tuning)
-    rows = tile.fit(layout.padded_rows)
-    dense_kernel[(layout.padded_rows // rows, cdiv(m, tile.tokens))](
+    constants = _dense_launch(layout, tile, tuning.order)
+    dense_kernel[(constants["ROWS"] // constants["R"], cdiv(m, tile.tokens))](
         x.half,
         x.scale,
         x.f32,
         weight.data,
         out,
         m,
-        ROWS=layout.padded_rows,
-        COLS=cols,
-        ORDER=tuning.order,
-        R=rows,
-        TOKENS=tile.tokens,
-        FEW=tile.few,
         ADD=add,
+        **constants,
+    )
+
+
+# The same at every launch of a matrix, and slow to put together.
+@lru_cache(LAYOUTS)
+def _dense_launch(layout: MatrixLayout, tile: ChunkTile, order: int) -> dict[str, Any]:
+    return {
+        "ROWS": layout.padded_rows,
+        "COLS": layout.cols,
+        "ORDER": order,
+        "R": tile.fit(layout.padded_rows),
+        "TOKENS": tile.tokens,
+        "FEW": tile.few,
         **matrix_constants(layout, tile),
         **launch_options(tile),
-    )
+    }
 
 
 def _dense_tile(matrix: MatrixLayout, m: int, tuning: ChunkTuning) -> ChunkTile:

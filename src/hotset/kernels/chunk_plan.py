@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import triton
-from triton import cdiv, next_power_of_2
 
 from hotset.kernels.aot import CompileCase
+from hotset.kernels.counts import cdiv, next_power_of_2
 from hotset.quant.triton import tl
 
 if TYPE_CHECKING:

@@ -91,6 +91,10 @@ def true_size(acc: tl.tensor, x: tl.tensor, row: tl.tensor, GAIN: tl.constexpr) 
     return acc
 
 
+# Layouts whose constants are kept: more than the matrices of a model.
+LAYOUTS = 4096
+
+
 def matrix_constants(matrix: MatrixLayout, tile: ChunkTile) -> dict[str, Any]:
     """Return the constants of `chunk_product` and `true_size` for a matrix."""
     fmt = matrix.fmt

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from triton import cdiv
-
 from hotset.kernels.aot import CompileCase
+from hotset.kernels.counts import cdiv
 from hotset.quant.triton import jit, tl
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ row of weights may add up to 8,192.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from triton import cdiv
-
 from hotset.kernels.aot import CompileCase
-from hotset.kernels.chunk_product import INPUT_TYPES, chunk_case, launch_options, matrix_constants
+from hotset.kernels.chunk_product import INPUT_TYPES, LAYOUTS, chunk_case, launch_options, matrix_constants
+from hotset.kernels.counts import cdiv
 from hotset.kernels.grouped_kernels import combine_rows_kernel, down_kernel, gate_up_kernel
 from hotset.kernels.half import ChunkRows, in_halves, level
 from hotset.kernels.tuning import CHUNK_TILES, ChunkTuning, chunk_tuning_for
@@ -89,7 +89,7 @@ def gate_up_wave(
     assert address.numel() >= plan.n_experts
     tuning = tuning or chunk_tuning_for(x.f32.device)
     assert plan.tile == tuning.expert_tokens
-    constants = _gate_up_constants(layout, tuning)
+    constants = _gate_up_launch(layout, tuning)
     assert x.shape[1] == constants["COLS"]
     assert buffers.hidden.shape[1] == constants["F"]
     gate_up_kernel[(tuning.n_multiprocessors * tuning.gate_up.programs,)](
@@ -104,7 +104,6 @@ def gate_up_wave(
         wave,
         K=plan.n_picks,
         **constants,
-        **launch_options(tuning.gate_up),
     )
     if buffers.hidden_part is not None and buffers.hidden_scale is not None:
         n_programs = LEVEL_PROGRAMS * tuning.n_multiprocessors
@@ -122,7 +121,7 @@ def down_wave(
     """Compute `z` of a wave's pairs from their `hidden`."""
     tuning = tuning or chunk_tuning_for(buffers.z.device)
     assert plan.tile == tuning.expert_tokens
-    constants = _down_constants(layout, tuning)
+    constants = _down_launch(layout, tuning)
     assert buffers.z.shape[1] == constants["ROWS"]
     hidden = (buffers.hidden, buffers.hidden_scale, None) if buffers.is_half else (None, None, buffers.hidden)
     down_kernel[(tuning.n_multiprocessors * tuning.down.programs,)](
@@ -135,7 +134,6 @@ def down_wave(
         buffers.z_scale,
         wave,
         **constants,
-        **launch_options(tuning.down),
     )
 
 
@@ -158,6 +156,17 @@ def combine_rows(buffers: GroupedBuffers, weights: torch.Tensor, out: torch.Tens
         num_warps=4,
         enable_fp_fusion=False,
     )
+
+
+# The same at every launch of a layer, and slow to put together.
+@lru_cache(LAYOUTS)
+def _gate_up_launch(layout: SpanLayout, tuning: ChunkTuning) -> dict[str, Any]:
+    return _gate_up_constants(layout, tuning) | launch_options(tuning.gate_up)
+
+
+@lru_cache(LAYOUTS)
+def _down_launch(layout: SpanLayout, tuning: ChunkTuning) -> dict[str, Any]:
+    return _down_constants(layout, tuning) | launch_options(tuning.down)
 
 
 def _gate_up_constants(layout: SpanLayout, tuning: ChunkTuning) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import triton.language as tl
 
 from hotset.kernels.aot import CompileCase
 from hotset.kernels.clock import close_fetch
+from hotset.kernels.counts import next_power_of_2
 
 if TYPE_CHECKING:
     import torch
@@ -173,7 +174,7 @@ def lookup(buffers: LookupBuffers, policy: str, layer: int, picks: torch.Tensor,
     assert row_mask.numel() == len(picks)
     assert n <= max_picks
     assert buffers.address.is_contiguous()
-    n_padded = triton.next_power_of_2(n)
+    n_padded = next_power_of_2(n)
     lookup_kernel[(1,)](
         picks,
         row_mask,
@@ -198,7 +199,7 @@ def lookup(buffers: LookupBuffers, policy: str, layer: int, picks: torch.Tensor,
         K=picks.shape[1],
         N_PAD=n_padded,
         E_PAD=n_experts_padded,
-        RING_PAD=triton.next_power_of_2(max_picks) if ring_steps else 0,
+        RING_PAD=next_power_of_2(max_picks) if ring_steps else 0,
         TIMED=buffers.timed,
         num_warps=_warps(n_padded, n_experts_padded),
         enable_fp_fusion=False,  # the reference multiplies, rounds, then adds
@@ -226,12 +227,12 @@ def compile_cases() -> list[CompileCase]:
                 "POLICY": policy,
                 "N": rows * k,
                 "K": k,
-                "N_PAD": triton.next_power_of_2(rows * k),
+                "N_PAD": next_power_of_2(rows * k),
                 "E_PAD": padded,
                 "RING_PAD": ring,
                 "TIMED": False,
             },
-            num_warps=_warps(triton.next_power_of_2(rows * k), padded),
+            num_warps=_warps(next_power_of_2(rows * k), padded),
             unaligned=("picks", "row_mask"),
         )
         for policy, rows, k, padded, ring in shapes

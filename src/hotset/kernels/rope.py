@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from triton import next_power_of_2
-
 from hotset.kernels.aot import CompileCase
+from hotset.kernels.counts import next_power_of_2
 from hotset.kernels.kv_cache import store_cells
 from hotset.quant.triton import jit, tl
 
@@ -197,7 +196,7 @@ def qk_norm_rope_store(
     assert k.shape[1] == v.shape[1] == n_kv * head_dim
     assert q.stride(1) == k.stride(1) == v.stride(1) == 1
     n_heads = q.shape[1] // head_dim
-    rope_kernel[(len(q), n_heads + n_kv)](
+    rope_kernel[(q.shape[0], n_heads + n_kv)](
         q,
         k,
         v,

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from triton import next_power_of_2
-
 from hotset.kernels.aot import CompileCase
+from hotset.kernels.counts import next_power_of_2
 from hotset.quant.triton import jit, tl
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def route(
     logits: torch.Tensor, rule: RouterRule, bias: torch.Tensor | None, picks: torch.Tensor, weights: torch.Tensor
 ) -> None:
     """Write picks int32 and weights float32 [m, k], best first, from logits float32 [m, >= n_experts] and a bias [n_experts] or none."""
-    m, k = len(logits), rule.n_picks
+    m, k = logits.shape[0], rule.n_picks
     assert picks.shape == weights.shape == (m, k)
     assert picks.is_contiguous()
     assert weights.is_contiguous()

@@ -23,4 +23,4 @@ class Rows:
     row_mask: torch.Tensor
 
     def __len__(self) -> int:
-        return len(self.tokens)
+        return int(self.tokens.shape[0])  # len() of a tensor is Python code

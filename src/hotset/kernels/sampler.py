@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 import torch
-from triton import cdiv, next_power_of_2
 
 from hotset.config import MAX_LOGIT_BIAS, MAX_RECENT
 from hotset.errors import InputError
+from hotset.kernels.counts import cdiv, next_power_of_2
 from hotset.kernels.sampling import (
     BLOCK,
     DRAW_BLOCK,

@@ -137,7 +137,7 @@ class AttentionTile:
     pipelined: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ChunkTuning:
     """The tiles of a prompt's chunk on one class of device; `order` is that of quant/tiles.py.
 

@@ -100,8 +100,8 @@ class ChunkOps:
         return x
 
     def norm(self, x: torch.Tensor, norm: NormWeights) -> ChunkRows:
-        a = self.scratch.normed.rows(len(x))
-        if len(x):
+        a = self.scratch.normed.rows(x.shape[0])
+        if x.shape[0]:
             rms_norm_rows(x, norm.weight, a, self.config.norm_eps)
         return a
 
@@ -124,7 +124,7 @@ class ChunkOps:
     ) -> ChunkRows:
         kv = self.kv
         q = kv.turn_and_store(self.config, layer, batch.rows, q, k, v)
-        out = self.scratch.attended.rows(len(q))
+        out = self.scratch.attended.rows(q.shape[0])
         chunk_attention(q, kv.layers[layer.index], batch.rows, self.config.d_head**-0.5, out.f32)
         halve(out)
         return out
