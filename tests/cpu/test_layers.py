@@ -17,6 +17,7 @@ LIGHT = (
     "hotset.experts.policy",
     "hotset.experts.trace",
     "hotset.experts.simulate",
+    "hotset.lab.study",
     "hotset.cli",
 )
 

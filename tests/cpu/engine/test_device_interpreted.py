@@ -10,13 +10,16 @@ from hotset.engine.device import DeviceModel, DeviceRunner  # noqa: E402
 from hotset.engine.host import HostModel, HostRunner  # noqa: E402
 from hotset.engine.loading import LoadOptions, Source  # noqa: E402
 from hotset.engine.page_locking import page_lock, relay_for  # noqa: E402
+from hotset.engine.record import Drain, phase_counts  # noqa: E402
 from hotset.engine.sampling import sample  # noqa: E402
 from hotset.experts.bank import ExpertBank  # noqa: E402
 from hotset.experts.cache import ExpertCache  # noqa: E402
 from hotset.experts.host_cache import HostCache  # noqa: E402
 from hotset.experts.policy import Policy  # noqa: E402
-from hotset.experts.simulate import simulate  # noqa: E402
+from hotset.experts.simulate import replay_run, simulate  # noqa: E402
 from hotset.experts.trace import Trace  # noqa: E402
+from hotset.experts.trace_file import TraceHeader, TraceWriter  # noqa: E402
+from hotset.experts.trace_reader import read_run  # noqa: E402
 from hotset.gguf import open_gguf  # noqa: E402
 from hotset.kernels.token_mask import pack  # noqa: E402
 from hotset.model import model_config  # noqa: E402
@@ -105,6 +108,32 @@ def test_counts_are_those_of_the_policy_on_the_recorded_picks(source):
             real = (picks[:, 0] >= 0).astype(np.int32)
             cache.lookup(layer, np.where(picks < 0, 0, picks).astype(np.int32), real)
     assert runner.model.cache.stats() == cache.stats()
+
+
+def test_a_recorded_run_is_replayed_to_the_same_counts(source, tmp_path):
+    runner = device_runner(source, 3, "lru")
+    runner.chunk = 1
+    cache = runner.cache
+    shape = cache.shape
+    header = TraceHeader(
+        "tiny", "qwen3moe", "00", "test", "lru", shape.span_bytes, shape.n_experts, shape.n_slots, shape.k, shape.max_rows,
+        weights=cache.recorded_weights() is not None,
+    )  # fmt: skip
+    session = runner.session(32)
+    session.start(SamplingParams(temperature=0, max_tokens=3), seed=0, end_ids=frozenset())
+    with TraceWriter(tmp_path / "run.trace", header) as writer:
+        writer.answer(1)
+        drain = Drain(cache, writer)
+        session.feed(TOKENS[:1])
+        drain("prompt")
+        for _ in range(3):
+            session.next()
+            drain("decode")
+        stats = runner.stats()
+        writer.counts({"prompt": phase_counts(stats.prompt), "decode": phase_counts(stats)})
+    run = read_run(tmp_path / "run.trace")
+    assert (run.phases.tolist(), run.weights) == ([0, 1, 1], None)
+    assert replay_run(run) == run.counts
 
 
 def test_a_session_draws_what_the_reference_sampler_draws_from_its_logits(source):

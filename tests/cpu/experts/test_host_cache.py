@@ -78,7 +78,7 @@ def test_seeded_experts_hit_at_once():
 
 
 def test_the_policy_side_imports_without_torch():
-    modules = "policy slots trace simulate stats host_cache"
+    modules = "policy slots trace trace_file trace_reader trace_csv simulate stats host_cache"
     code = f"""
 import sys
 for name in "{modules}".split():
