@@ -159,7 +159,15 @@ class Experts:
 
 @pytest.mark.parametrize(
     "names",
-    [("Q4_K", "Q4_K", "Q6_K"), ("Q4_K", "Q4_K", "Q4_K"), ("Q5_K", "Q6_K", "Q5_0"), ("Q8_0", "F16", "Q8_0")],
+    [
+        ("Q4_K", "Q4_K", "Q6_K"),
+        ("Q4_K", "Q4_K", "Q4_K"),
+        ("Q5_K", "Q6_K", "Q5_0"),
+        ("Q8_0", "F16", "Q8_0"),
+        ("MXFP4", "MXFP4", "MXFP4"),
+        ("IQ2_XS", "Q3_K", "NVFP4"),
+        ("IQ4_XS", "IQ1_M", "TQ1_0"),
+    ],
     ids="-".join,
 )
 def test_the_expert_step_is_close_to_float64_and_the_same_in_batches(names):

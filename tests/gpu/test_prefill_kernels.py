@@ -184,6 +184,8 @@ EXPERTS = pytest.mark.parametrize(
         ("Q8_0", "Q8_0", "Q4_K"),
         ("F16", "Q4_0", "BF16"),
         ("F32",) * 3,
+        ("MXFP4",) * 3,
+        ("IQ2_XS", "Q3_K", "NVFP4"),
     ],
     ids="-".join,
 )

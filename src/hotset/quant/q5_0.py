@@ -35,7 +35,12 @@ def fifth_bits(fields: Fields) -> NDArray[np.uint8]:
 
 def pack_fifth_bits(fields: Fields) -> Bytes:
     """The inverse of `spread_fifth_bits`."""
-    return np.packbits(fifth_bits(fields), axis=-1, bitorder="little")
+    return pack_bits_of_32(fifth_bits(fields))
+
+
+def pack_bits_of_32(bits: NDArray[Any]) -> Bytes:
+    """The bits of the elements [..., 32] -> the four bytes in the file."""
+    return np.packbits(bits, axis=-1, bitorder="little")
 
 
 def _split(blocks: Bytes) -> dict[str, NDArray[Any]]:

@@ -87,6 +87,8 @@ def relative_rms(got: torch.Tensor, expected: torch.Tensor) -> float:
         (("Q4_K", "F16", "Q8_0"), 64),
         (("Q8_0", "BF16", "Q4_0"), 32),
         (("F16", "Q4_0", "F32"), 60),
+        (("MXFP4", "MXFP4", "MXFP4"), 32),
+        (("IQ2_XS", "Q3_K", "NVFP4"), 64),
     ],
     ids=lambda p: "-".join(p) if isinstance(p, tuple) else str(p),
 )

@@ -20,6 +20,7 @@ from hotset.kernels.tuning import ChunkTile, chunk_tuning_for
 from hotset.quant.formats import FORMATS
 from hotset.quant.layout import SpanLayout
 from hotset.quant.tiles import GAIN, ORDER_WARP, ORDER_WARPGROUP, element_at
+from samples import BY_NAME
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # NumPy's, where exp(-gate) is infinite
 
@@ -150,7 +151,7 @@ class Experts:
         self.spans, self.values = [], []
         for e in range(n):
             made = [
-                matrix(name, *shape, seed=10 * e + i, scale=0.002 if name[0] == "Q" else None)
+                matrix(name, *shape, seed=10 * e + i, scale=0.002 if BY_NAME[name].integer else None)
                 for i, (name, shape) in enumerate(zip(names, shapes, strict=True))
             ]
             self.layout = SpanLayout(ROLES, tuple(w.layout for w in made))
@@ -208,6 +209,8 @@ def chunk(m: int, k: int, n: int, d_model: int):
         (("Q8_0", "BF16", "Q4_0"), 96, 32, 1e-3),
         (("F16", "F16", "Q8_0"), 96, 64, 1e-3),
         (("F16", "Q4_0", "F32"), 96, 60, 1e-3),
+        (("MXFP4", "MXFP4", "MXFP4"), 96, 32, 1e-3),
+        (("IQ3_S", "Q2_K", "NVFP4"), 256, 64, 1e-3),
         (("F32", "F32", "F32"), 40, 24, 1e-6),
         (("F32", "F32", "F16"), 60, 48, 1e-6),
     ],
