@@ -24,7 +24,8 @@ from hotset.kernels.rows import Rows
 from hotset.kernels.sampler import ENDED, NO_TOKEN
 from hotset.model.batch import MAX_ROWS
 from hotset.model.chunk_ops import ChunkBatch, ChunkOps, ChunkScratch
-from hotset.model.device_ops import DeviceBatch, DeviceKV, DeviceOps, Scratch
+from hotset.model.device_kv import DeviceKV
+from hotset.model.device_ops import DeviceBatch, DeviceOps, Scratch
 from hotset.model.kv import DEFAULT, FLOAT32, KVTypes
 from hotset.model.transformer import forward
 
@@ -322,7 +323,8 @@ class DeviceSession:
         self._runner = runner
         self._seat = runner.take_seat()
         self._stored = self._left = 0
-        self._ended = False
+        self._ended = self._ran_ahead = False
+        self._has_states = runner.model.config.state_elements > 0
 
     def __del__(self) -> None:
         if hasattr(self, "_seat") and not sys.is_finalizing():
@@ -335,7 +337,10 @@ class DeviceSession:
     def keep(self, n: int) -> None:
         self._settle()
         del self.tokens[n:]
-        self._stored = min(self._stored, n)
+        # A state cannot be cut back, nor can what ran ahead be taken out of it: it is computed anew from the first token on.
+        is_cut = self._has_states and (n < self._stored or self._ran_ahead)
+        self._stored = 0 if is_cut else min(self._stored, n)
+        self._ran_ahead = False
 
     def feed(self, tokens: Sequence[int]) -> None:
         self._settle()
@@ -383,6 +388,7 @@ class DeviceSession:
 
     def _settle(self) -> None:
         pending = self._seat.discard()
+        self._ran_ahead |= pending > 0 and not self._ended
         # After an end token the row was idle: those steps did nothing.
         self._runner.note_unused(pending, idle=self._ended)
         self._seat.clear(0)

@@ -20,7 +20,8 @@ from hotset.experts.cache import ExpertCache
 from hotset.experts.policy import Policy
 from hotset.kernels.tuning import TENSOR_CORES_FROM, has_tensor_cores
 from hotset.model.batch import MAX_ROWS
-from hotset.model.device_ops import DevicePlace
+from hotset.model.device_place import DevicePlace
+from hotset.model.device_support import prompts_in_chunks
 from hotset.model.loading import load_weights
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def _place(
     )
     model = DeviceModel(config, weights, bank, cache, device)
     rows = source.options.n_ubatch or chunk_rows(config, budget.n_bytes)
-    if not has_tensor_cores(device):
+    if not has_tensor_cores(device) or not prompts_in_chunks(config, source.tensors):
         rows = 0
     types = source.options.kv_types
     runner = DeviceRunner(
@@ -145,9 +146,13 @@ def _place(
 
 def prompt_notes(runner: DeviceRunner) -> list[str]:
     """What the user should be told of how prompts run."""
+    if runner.chunks is not None:
+        return []
     needed = ".".join(map(str, TENSOR_CORES_FROM))
-    note = f"prompts run eight tokens at a time: this GPU's tensor cores cannot be used (compute capability {needed} is needed)"
-    return [note] if runner.chunks is None else []
+    why = f"this GPU's tensor cores cannot be used (compute capability {needed} is needed)"
+    if has_tensor_cores(runner.model.device):
+        why = "the kernels for whole prompts do not know this kind of model yet"
+    return [f"prompts run eight tokens at a time: {why}"]
 
 
 class Measured(Protocol):

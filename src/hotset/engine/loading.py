@@ -229,7 +229,7 @@ def load(
     config = resolved(config, tensors, n_ctx)
     source = Source(file, config, tensors, expert_layouts(tensors, config), n_ctx, options, one_at_a_time(progress))
     chosen, notes = choose_device(options.device)
-    if chosen == "cuda" and (missing := missing_on_device(config, tensors)):
+    if chosen == "cuda" and (missing := missing_on_device(config)):
         chosen, notes = "cpu", [*notes, without_gpu(source, missing)]
     return _load_cuda(source, notes) if chosen == "cuda" else _load_host(source, notes)
 

@@ -11,7 +11,8 @@ import torch
 from hotset.kernels.report import report
 from hotset.kernels.rows import Rows
 from hotset.kernels.sampler import WAYS, Sampler, Way
-from hotset.model.device_ops import DeviceBatch, DeviceKV, DeviceOps, Routing
+from hotset.model.device_kv import DeviceKV
+from hotset.model.device_ops import DeviceBatch, DeviceOps, Routing
 from hotset.model.transformer import forward
 
 if TYPE_CHECKING:

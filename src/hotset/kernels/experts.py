@@ -1,6 +1,8 @@
 """The experts of one layer for a few rows: each pick's expert is read where its address says, hit or miss alike.
 
-hidden[p] = silu(gate x[m]) * up x[m],  z[p] = down hidden[p],  out[m] += sum_j weight[m, j] z[m k + j]   (p = m k + j)
+hidden[p] = f(gate x[m]) * up x[m],  z[p] = down hidden[p],  out[m] += sum_j weight[m, j] z[m k + j]   (p = m k + j)
+
+f is silu or what the model has instead; an expert's biases and scales, where it has such, are by expert and so found by its pick.
 
 Each pick writes its own row and the sum is taken in the order of picks. Address 0 means no expert: nothing is computed or added.
 """
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotset.kernels.activation import QUANTISED_TYPES, Activation, store_quantised
 from hotset.kernels.aot import CompileCase
+from hotset.kernels.hidden import KINDS, gated
 from hotset.kernels.matvec import constants_of, in_integers, product
 from hotset.kernels.tuning import TILES, Tuning, tuning_for
 from hotset.quant.formats import FORMATS
@@ -27,6 +30,23 @@ COMBINE_BLOCK = 256
 
 
 @jit
+def scaled_and_shifted(
+    value: tl.tensor,  # float32 [R]
+    scale: tl.tensor,
+    bias: tl.tensor,
+    picks: tl.tensor,
+    pick: tl.tensor,
+    row: tl.tensor,  # [R]
+    N: tl.constexpr,
+) -> tl.tensor:
+    if scale is not None:
+        value *= tl.load(scale + tl.load(picks + pick))
+    if bias is not None:
+        value += tl.load(bias + tl.load(picks + pick).to(tl.int64) * N + row, mask=row < N, other=0)
+    return value
+
+
+@jit
 def gate_up_kernel(
     f32: tl.tensor,  # float32 [m, COLS]
     q: tl.tensor,  # int8 [m, COLS], or None as those below
@@ -34,6 +54,12 @@ def gate_up_kernel(
     h: tl.tensor,  # int32 [m, COLS / 16]
     s: tl.tensor,  # float32 [m, COLS / 32]
     address: tl.tensor,  # int64 [m * K]
+    picks: tl.tensor,  # int32 [m * K], or None as those below
+    gate_bias: tl.tensor,  # float32 [experts, F]
+    up_bias: tl.tensor,
+    gate_scale: tl.tensor,  # float32 [experts]
+    up_scale: tl.tensor,
+    input_weight: tl.tensor,  # float32 [m * K], multiplies x
     hidden: tl.tensor,  # float32 [m * K, F]
     hidden_q: tl.tensor,  # its quantised form, or None; written instead of it
     hidden_d: tl.tensor,
@@ -53,6 +79,8 @@ def gate_up_kernel(
     UP_S: tl.constexpr,
     R: tl.constexpr,
     DP4A: tl.constexpr,
+    KIND: tl.constexpr,
+    LIMIT: tl.constexpr,
 ) -> None:
     pick = tl.program_id(0)
     span = tl.load(address + pick)
@@ -63,8 +91,13 @@ def gate_up_kernel(
         m = pick // K
         gate = product(base + GATE, row, x, m, PADDED_ROWS, COLS, GATE_MULTIPLY, GATE_UNIT, GATE_S, DP4A)
         up = product(base + UP, row, x, m, PADDED_ROWS, COLS, UP_MULTIPLY, UP_UNIT, UP_S, DP4A)
+        if input_weight is not None:
+            gate *= tl.load(input_weight + pick)
+            up *= tl.load(input_weight + pick)
+        gate = scaled_and_shifted(gate, gate_scale, gate_bias, picks, pick, row, F)
+        up = scaled_and_shifted(up, up_scale, up_bias, picks, pick, row, F)
         # float32 throughout: silu(300) * 300 is too large for float16.
-        y = tl.div_rn(gate, 1.0 + tl.exp(-gate)) * up
+        y = gated(gate, up, KIND, LIMIT)
         if hidden_q is None:
             tl.store(hidden + pick * F + row, y, mask=row < F)
         else:
@@ -84,7 +117,11 @@ def down_kernel(
     h: tl.tensor,
     s: tl.tensor,
     address: tl.tensor,  # int64 [m * K]
+    picks: tl.tensor,  # int32 [m * K], or None as those below
+    bias: tl.tensor,  # float32 [experts, ROWS]
+    scale: tl.tensor,  # float32 [experts]
     z: tl.tensor,  # float32 [m * K, PADDED_ROWS]
+    ROWS: tl.constexpr,
     COLS: tl.constexpr,
     PADDED_ROWS: tl.constexpr,
     START: tl.constexpr,
@@ -100,6 +137,7 @@ def down_kernel(
         base = tl.multiple_of(span.to(tl.pointer_type(tl.uint8)), 16)
         row = tl.program_id(1) * R + tl.arange(0, R)
         y = product(base + START, row, (f32, q, d, h, s), pick, PADDED_ROWS, COLS, MULTIPLY, UNIT, S, DP4A)
+        y = scaled_and_shifted(y, scale, bias, picks, pick, row, ROWS)
         tl.store(z + pick * PADDED_ROWS + row, y)
 
 
@@ -121,7 +159,9 @@ def combine_kernel(
         pick = m * K + j
         real = tl.load(address + pick) != 0
         value = tl.load(z + pick * STRIDE + i, mask=(i < D) & real, other=0)
-        total = tl.where(real, total + tl.load(weight + pick) * value, total)
+        if weight is not None:
+            value *= tl.load(weight + pick)
+        total = tl.where(real, total + value, total)
     tl.store(out + m * D + i, total, mask=i < D)
 
 
@@ -143,8 +183,35 @@ class ExpertBuffers:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class ExpertExtras:
+    """What experts have beside their matrices: biases float32 [experts, rows] and scales [experts], and how gate and up are joined.
+
+    `picks` int32 [m * k] says whose they are; `input_weight` float32 [m * k] multiplies what experts are given.
+    """
+
+    kind: str = "silu"
+    limit: float = 0.0
+    picks: torch.Tensor | None = None
+    gate_bias: torch.Tensor | None = None
+    up_bias: torch.Tensor | None = None
+    down_bias: torch.Tensor | None = None
+    gate_scale: torch.Tensor | None = None
+    up_scale: torch.Tensor | None = None
+    down_scale: torch.Tensor | None = None
+    input_weight: torch.Tensor | None = None
+
+
+PLAIN = ExpertExtras()
+
+
 def gate_up(
-    x: Activation, address: torch.Tensor, layout: SpanLayout, hidden: Activation, tuning: Tuning | None = None
+    x: Activation,
+    address: torch.Tensor,
+    layout: SpanLayout,
+    hidden: Activation,
+    tuning: Tuning | None = None,
+    extras: ExpertExtras = PLAIN,
 ) -> None:
     """Compute hidden [picks, F] of every pick; its quantised form alone where `down` multiplies in integers."""
     m, cols = x.shape
@@ -158,9 +225,17 @@ def gate_up(
     gate_up_kernel[(n_picks, constants["PADDED_ROWS"] // constants["R"])](
         *x.tensors,
         address,
+        extras.picks,
+        extras.gate_bias,
+        extras.up_bias,
+        extras.gate_scale,
+        extras.up_scale,
+        extras.input_weight,
         hidden.f32,
         *quantised,
         K=n_picks // m,
+        KIND=KINDS[extras.kind],
+        LIMIT=extras.limit,
         **constants,
         num_warps=warps,
         enable_fp_fusion=False,
@@ -168,7 +243,12 @@ def gate_up(
 
 
 def down(
-    hidden: Activation, address: torch.Tensor, layout: SpanLayout, z: torch.Tensor, tuning: Tuning | None = None
+    hidden: Activation,
+    address: torch.Tensor,
+    layout: SpanLayout,
+    z: torch.Tensor,
+    tuning: Tuning | None = None,
+    extras: ExpertExtras = PLAIN,
 ) -> None:
     """Compute z [picks, padded D] of every pick."""
     matrix = layout.matrix("down")
@@ -178,7 +258,15 @@ def down(
     tuning = tuning or tuning_for(z.device)
     constants, warps = _down_constants(layout, tuning, quantised=hidden.q is not None)
     down_kernel[(n_picks, matrix.padded_rows // constants["R"])](
-        *hidden.tensors, address, z, **constants, num_warps=warps, enable_fp_fusion=False
+        *hidden.tensors,
+        address,
+        extras.picks,
+        extras.down_bias,
+        extras.down_scale,
+        z,
+        **constants,
+        num_warps=warps,
+        enable_fp_fusion=False,
     )
 
 
@@ -210,6 +298,7 @@ def _down_constants(layout: SpanLayout, tuning: Tuning, *, quantised: bool) -> t
     matrix = layout.matrix("down")
     constants, warps = constants_of(matrix, tuning.down, integer=quantised and matrix.fmt.integer)
     own = {
+        "ROWS": matrix.rows,
         "COLS": matrix.cols,
         "PADDED_ROWS": matrix.padded_rows,
         "START": layout.start("down"),
@@ -218,11 +307,12 @@ def _down_constants(layout: SpanLayout, tuning: Tuning, *, quantised: bool) -> t
     return constants | own, warps
 
 
-def combine(z: torch.Tensor, weights: torch.Tensor, address: torch.Tensor, out: torch.Tensor) -> None:
-    """Add each row's picks, weighted and in their order, to out float32 [m, D]."""
+def combine(z: torch.Tensor, weights: torch.Tensor | None, address: torch.Tensor, out: torch.Tensor) -> None:
+    """Add each row's picks, weighted (None: not) and in their order, to out float32 [m, D]."""
     m, width = out.shape
     n_picks = address.numel()
-    assert weights.numel() == n_picks == len(z)
+    assert n_picks == len(z)
+    assert weights is None or weights.numel() == n_picks
     assert out.is_contiguous()
     combine_kernel[(m, -(-width // COMBINE_BLOCK))](
         z,
@@ -284,9 +374,33 @@ def _cases(layout: SpanLayout, tuning: Tuning, name: str, quantised: bool) -> li
     hidden_absent = {} if hidden_quantised else dict.fromkeys(hidden_types)
     gate_up_types = types | {"hidden": "*fp32"} | (hidden_types if hidden_quantised else {})
     constants, warps = _gate_up_constants(layout, tuning, quantised=quantised)
-    constants |= absent | hidden_absent | {"K": 8}
+    constants |= absent | hidden_absent | {"K": 8, "KIND": 0, "LIMIT": 0.0} | dict.fromkeys((*EXTRA_TYPES, "picks"))
     down_constants, down_warps = _down_constants(layout, tuning, quantised=quantised)
+    down_constants |= absent | dict.fromkeys(("picks", "bias", "scale"))
     return [
         CompileCase(f"gate_up {name}", gate_up_kernel, gate_up_types, constants, warps),
-        CompileCase(f"down {name}", down_kernel, types | {"z": "*fp32"}, down_constants | absent, down_warps),
+        CompileCase(f"down {name}", down_kernel, types | {"z": "*fp32"}, down_constants, down_warps),
+        *_cases_with_extras(gate_up_types, constants, types, down_constants, name, warps),
+    ]
+
+
+EXTRA_TYPES = dict.fromkeys(("gate_bias", "up_bias", "gate_scale", "up_scale", "input_weight"), "*fp32")
+
+
+def _cases_with_extras(
+    types: dict[str, str],
+    constants: dict[str, Any],
+    down_types: dict[str, str],
+    down_constants: dict[str, Any],
+    name: str,
+    warps: int,
+) -> list[CompileCase]:
+    """The same with everything that experts may have."""
+    extras = EXTRA_TYPES | {"picks": "*i32"}
+    kept = {k: v for k, v in constants.items() if k not in extras} | {"KIND": 4, "LIMIT": 7.0}
+    down_extras = {"picks": "*i32", "bias": "*fp32", "scale": "*fp32", "z": "*fp32"}
+    down_kept = {k: v for k, v in down_constants.items() if k not in down_extras}
+    return [
+        CompileCase(f"gate_up {name} with extras", gate_up_kernel, types | extras, kept, warps),
+        CompileCase(f"down {name} with extras", down_kernel, down_types | down_extras, down_kept, warps),
     ]

@@ -20,9 +20,9 @@ BLOCK = 32
 
 @dataclass(frozen=True)
 class KVCache:
-    """Keys and values of one layer: [n_seqs, n_kv, n_ctx, head_dim] each, contiguous, float32, float16 or int8.
+    """Keys [n_seqs, n_kv, n_ctx, head_dim] and values [n_seqs, n_kv, n_ctx, value_dim] of one layer, contiguous, float32, float16 or int8.
 
-    Int8 ones have float16 scales [n_seqs, n_kv, n_ctx, head_dim / 32], a plane of their own so that all loads are aligned. Float32
+    Int8 ones have float16 scales [n_seqs, n_kv, n_ctx, width / 32], a plane of their own so that all loads are aligned. Float32
     stands for both or for none.
     """
 
@@ -44,6 +44,10 @@ class KVCache:
         return self.k.shape[3]
 
     @property
+    def value_dim(self) -> int:
+        return self.v.shape[3]
+
+    @property
     def is_half(self) -> bool:
         """Whether kernels read float16 (q8_0 is made that) and not float32."""
         return self.k.dtype != torch.float32
@@ -61,8 +65,8 @@ class KVCache:
             if scale is not None:
                 assert scale.dtype == torch.float16
                 assert scale.is_contiguous()
-                assert scale.shape == (*cells.shape[:3], self.head_dim // BLOCK)
-                assert self.head_dim % BLOCK == 0
+                assert scale.shape == (*cells.shape[:3], cells.shape[3] // BLOCK)
+                assert cells.shape[3] % BLOCK == 0
 
 
 def empty_cells(

@@ -1,6 +1,6 @@
 """A quantised matrix times each of a few rows of activations.
 
-out[m, r] = sum_k W[r, k] x[m, k], + out[m, r] if asked
+out[m, r] = sum_k W[r, k] x[m, k] (+ bias[r]), + out[m, r] if asked
 
 A program takes one tile of rows and one m, so that a row's result depends on nothing but itself and the matrix. Where the activations
 have a quantised form and the format multiplies in integers, blocks of 32 are summed exactly in int32; else all is float32.
@@ -26,15 +26,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DeviceMatrix:
-    """A matrix in planes (uint8 [layout.n_bytes]) on a device; `data` begins at a multiple of 16 bytes."""
+    """A matrix in planes (uint8 [layout.n_bytes]) on a device; `data` begins at a multiple of 16 bytes.
+
+    `bias` float32 [padded rows] is added to products. Several matrices of one layout follow each other; `address` int64 [rows of a step * n]
+    then says where the matrix of each row of activations is, which take them in turn.
+    """
 
     layout: MatrixLayout
     data: torch.Tensor
+    bias: torch.Tensor | None = None
+    address: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         assert self.data.is_contiguous()
-        assert self.data.numel() == self.layout.n_bytes
+        assert self.data.numel() % self.layout.n_bytes == 0
         assert self.data.data_ptr() % 16 == 0
+        assert self.bias is None or self.bias.shape == (self.layout.padded_rows,)
 
 
 # UNIT > 0: MULTIPLY is the format's `dot`, S units at once; UNIT == 0: it is the format's `load`, S elements at once.
@@ -76,6 +83,7 @@ def matvec_kernel(
     h: tl.tensor,  # int32 [m, COLS / 16]
     s: tl.tensor,  # float32 [m, COLS / 32]
     base: tl.tensor,  # uint8, the matrix's planes
+    bias: tl.tensor,  # float32 [padded_rows], or None
     out: tl.tensor,  # float32 [m, padded_rows]
     padded_rows: tl.tensor,
     COLS: tl.constexpr,
@@ -90,6 +98,8 @@ def matvec_kernel(
     row = tl.program_id(1) * R + tl.arange(0, R)
     y = product(base, row, (f32, q, d, h, s), m, padded_rows, COLS, MULTIPLY, UNIT, S, DP4A)
     at = out + m * padded_rows + row
+    if bias is not None:
+        y += tl.load(bias + row)
     if ADD:
         y += tl.load(at)
     tl.store(at, y)
@@ -129,6 +139,7 @@ def matvec(
     matvec_kernel[(m, layout.padded_rows // constants["R"])](
         *x.tensors,
         weight.data,
+        weight.bias,
         out,
         layout.padded_rows,
         COLS=cols,
@@ -153,7 +164,9 @@ def compile_cases() -> list[CompileCase]:
                     name=f"matvec {fmt.name} {'int8' if integer else 'float'}",
                     kernel=matvec_kernel,
                     types=types | (QUANTISED_TYPES if integer else {}),
-                    constants=constants | ({} if integer else absent) | {"COLS": 768, "ADD": integer, "DP4A": True},
+                    constants=constants
+                    | ({} if integer else absent)
+                    | {"COLS": 768, "ADD": integer, "DP4A": True, "bias": None},
                     num_warps=warps,
                     divisible=("padded_rows",),
                 )

@@ -1,6 +1,7 @@
 """Head norm and rotary embedding of q and k, and the storing of k and v, in one launch.
 
-a, b = the two halves of a head's first rope_dims values; y_a = a cos - b sin, y_b = a sin + b cos; the rest stays as it is
+a, b = the two halves of a head's first rope_dims values; y_a = a cos - b sin, y_b = a sin + b cos; the rest stays as it is. A norm is
+taken before, or (NORM_LAST) its weights multiply what was turned: turning changes no length.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def turned_head(
     HALF: tl.constexpr,
     HALF_PAD: tl.constexpr,
     NORM: tl.constexpr,
+    NORM_LAST: tl.constexpr,
 ) -> tl.tensor:
     i = tl.arange(0, HALF_PAD)
     a = tl.load(head + first, mask=i < HALF, other=0.0)  # [HALF_PAD]
@@ -43,12 +45,20 @@ def turned_head(
     if NORM:
         square = tl.sum(a * a + b * b, 0) + tl.sum(c * c, 0)
         factor = tl.rsqrt(square / HEAD_DIM + eps)
-        a = a * factor * tl.load(weight + first, mask=i < HALF, other=0.0)
-        b = b * factor * tl.load(weight + second, mask=i < HALF, other=0.0)
+        weight_a = tl.load(weight + first, mask=i < HALF, other=0.0)
+        weight_b = tl.load(weight + second, mask=i < HALF, other=0.0)
         c = c * factor * tl.load(weight + rest, mask=rest < HEAD_DIM, other=0.0)
+        if not NORM_LAST:
+            a = a * factor * weight_a
+            b = b * factor * weight_b
     x = tl.load(cos + i, mask=i < HALF, other=0.0)
     y = tl.load(sin + i, mask=i < HALF, other=0.0)
-    return a * x - b * y, a * y + b * x, c
+    turned_a = a * x - b * y
+    turned_b = a * y + b * x
+    if NORM and NORM_LAST:
+        turned_a = turned_a * factor * weight_a
+        turned_b = turned_b * factor * weight_b
+    return turned_a, turned_b, c
 
 
 # The same with the head's values in their order, which blocks of 32 want: a pair is computed twice, once for each of its values.
@@ -64,6 +74,7 @@ def turned_in_order(
     HALF: tl.constexpr,
     NEOX: tl.constexpr,
     NORM: tl.constexpr,
+    NORM_LAST: tl.constexpr,
 ) -> tl.tensor:
     d = tl.arange(0, DIM_PAD)
     turns = d < 2 * HALF
@@ -79,11 +90,16 @@ def turned_in_order(
     y = tl.load(head + other, mask=turns, other=0.0)
     if NORM:
         factor = tl.rsqrt(tl.sum(x * x, 0) / HEAD_DIM + eps)
-        x = x * factor * tl.load(weight + d, mask=d < HEAD_DIM, other=0.0)
-        y = y * factor * tl.load(weight + other, mask=turns, other=0.0)
+        own = tl.load(weight + d, mask=d < HEAD_DIM, other=0.0)
+        if not NORM_LAST:
+            x = x * factor * own
+            y = y * factor * tl.load(weight + other, mask=turns, other=0.0)
     c = tl.load(cos + pair, mask=turns, other=1.0)
     s = tl.load(sin + pair, mask=turns, other=0.0)
-    return x * c + tl.where(is_first, -y, y) * s
+    turned = x * c + tl.where(is_first, -y, y) * s
+    if NORM and NORM_LAST:
+        turned = turned * factor * own
+    return turned
 
 
 # One program per row and head: first those of q, then those of k, which store v's as well.
@@ -101,7 +117,7 @@ def rope_kernel(
     row_mask: tl.tensor,  # int32 [m]
     k_cache: tl.tensor,  # [n_seqs, N_KV, n_ctx, HEAD_DIM]
     k_scale: tl.tensor,  # float16 [n_seqs, N_KV, n_ctx, HEAD_DIM / 32], or None
-    v_cache: tl.tensor,
+    v_cache: tl.tensor,  # [n_seqs, N_KV, n_ctx, VALUE_DIM]
     v_scale: tl.tensor,
     q_stride: tl.tensor,
     k_stride: tl.tensor,
@@ -115,8 +131,11 @@ def rope_kernel(
     HALF_PAD: tl.constexpr,
     REST_PAD: tl.constexpr,
     DIM_PAD: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    VALUE_PAD: tl.constexpr,
     NEOX: tl.constexpr,
     NORM: tl.constexpr,
+    NORM_LAST: tl.constexpr,
 ) -> None:
     row = tl.program_id(0)
     head = tl.program_id(1)
@@ -135,25 +154,30 @@ def rope_kernel(
     rest = 2 * HALF + tl.arange(0, REST_PAD)
     if head < N_HEADS:
         at = q + row * q_stride + head * HEAD_DIM
-        a, b, c = turned_head(at, q_weight, cos, sin, eps, first, second, rest, HEAD_DIM, HALF, HALF_PAD, NORM)
+        a, b, c = turned_head(
+            at, q_weight, cos, sin, eps, first, second, rest, HEAD_DIM, HALF, HALF_PAD, NORM, NORM_LAST
+        )
         tl.store(at + first, a, mask=i < HALF)
         tl.store(at + second, b, mask=i < HALF)
         tl.store(at + rest, c, mask=rest < HEAD_DIM)
     else:
         h = head - N_HEADS
-        cell = ((tl.load(seqs + row).to(tl.int64) * N_KV + h) * n_ctx + position) * HEAD_DIM
+        slot = (tl.load(seqs + row).to(tl.int64) * N_KV + h) * n_ctx + position
+        cell = slot * HEAD_DIM
         at = k + row * k_stride + h * HEAD_DIM
         if k_scale is None:
-            a, b, c = turned_head(at, k_weight, cos, sin, eps, first, second, rest, HEAD_DIM, HALF, HALF_PAD, NORM)
+            a, b, c = turned_head(
+                at, k_weight, cos, sin, eps, first, second, rest, HEAD_DIM, HALF, HALF_PAD, NORM, NORM_LAST
+            )
             tl.store(k_cache + cell + first, a.to(k_cache.dtype.element_ty), mask=i < HALF)
             tl.store(k_cache + cell + second, b.to(k_cache.dtype.element_ty), mask=i < HALF)
             tl.store(k_cache + cell + rest, c.to(k_cache.dtype.element_ty), mask=rest < HEAD_DIM)
         else:
-            turned = turned_in_order(at, k_weight, cos, sin, eps, HEAD_DIM, DIM_PAD, HALF, NEOX, NORM)
+            turned = turned_in_order(at, k_weight, cos, sin, eps, HEAD_DIM, DIM_PAD, HALF, NEOX, NORM, NORM_LAST)
             store_cells(k_cache, k_scale, cell, turned, HEAD_DIM, DIM_PAD)
-        d = tl.arange(0, DIM_PAD)
-        value = tl.load(v + row * v_stride + h * HEAD_DIM + d, mask=d < HEAD_DIM, other=0.0)
-        store_cells(v_cache, v_scale, cell, value, HEAD_DIM, DIM_PAD)
+        d = tl.arange(0, VALUE_PAD)
+        value = tl.load(v + row * v_stride + h * VALUE_DIM + d, mask=d < VALUE_DIM, other=0.0)
+        store_cells(v_cache, v_scale, slot * VALUE_DIM, value, VALUE_DIM, VALUE_PAD)
 
 
 @dataclass(frozen=True)
@@ -169,6 +193,7 @@ class DeviceRope:
     q_norm: torch.Tensor | None = None
     k_norm: torch.Tensor | None = None
     eps: float = 1e-6
+    norm_last: bool = False
 
 
 def qk_norm_rope_store(
@@ -179,7 +204,7 @@ def qk_norm_rope_store(
     cache: KVCache,
     rows: Rows,
 ) -> None:
-    """Turn q [m, n_heads * head_dim] in place and store k and v [m, n_kv * head_dim] where `rows` says.
+    """Turn q [m, n_heads * head_dim] in place and store k [m, n_kv * head_dim] and v [m, n_kv * value_dim] where `rows` says.
 
     All float32 with contiguous rows. A row of mask 0 stays as it is and stores nothing.
     """
@@ -193,7 +218,8 @@ def qk_norm_rope_store(
     assert len(rope.cos) >= cache.n_ctx
     assert rest >= 0
     assert q.shape[1] % head_dim == 0
-    assert k.shape[1] == v.shape[1] == n_kv * head_dim
+    assert k.shape[1] == n_kv * head_dim
+    assert v.shape[1] == n_kv * cache.value_dim
     assert q.stride(1) == k.stride(1) == v.stride(1) == 1
     n_heads = q.shape[1] // head_dim
     rope_kernel[(q.shape[0], n_heads + n_kv)](
@@ -217,11 +243,14 @@ def qk_norm_rope_store(
         N_KV=n_kv,
         HEAD_DIM=head_dim,
         HALF=half,
-        HALF_PAD=next_power_of_2(half),
+        HALF_PAD=next_power_of_2(max(half, 1)),
         REST_PAD=next_power_of_2(max(rest, 1)),
         DIM_PAD=next_power_of_2(head_dim),
+        VALUE_DIM=cache.value_dim,
+        VALUE_PAD=next_power_of_2(cache.value_dim),
         NEOX=rope.neox,
         NORM=rope.q_norm is not None,
+        NORM_LAST=rope.norm_last,
         num_warps=1,
     )
 
@@ -229,8 +258,11 @@ def qk_norm_rope_store(
 def reference(heads: torch.Tensor, rope: DeviceRope, weight: torch.Tensor | None, rows: Rows) -> torch.Tensor:
     """Norm and turn heads [m, n, head_dim] in plain PyTorch, in float64."""
     x = heads.double()
-    if weight is not None:
-        x = x / (x.square().mean(-1, keepdim=True) + rope.eps).sqrt() * weight
+
+    def normed(x: torch.Tensor) -> torch.Tensor:
+        return x if weight is None else x / (x.square().mean(-1, keepdim=True) + rope.eps).sqrt() * weight
+
+    x = x if rope.norm_last else normed(x)
     half = rope.cos.shape[1]
     cos, sin = (table[rows.positions.long()].double().unsqueeze(1) for table in (rope.cos, rope.sin))
     first, second = (
@@ -239,7 +271,7 @@ def reference(heads: torch.Tensor, rope: DeviceRope, weight: torch.Tensor | None
     turned = x.clone()
     turned[..., first] = x[..., first] * cos - x[..., second] * sin
     turned[..., second] = x[..., first] * sin + x[..., second] * cos
-    return turned
+    return normed(turned) if rope.norm_last else turned
 
 
 def compile_cases() -> list[CompileCase]:
@@ -259,8 +291,11 @@ def compile_cases() -> list[CompileCase]:
             "HALF_PAD": next_power_of_2(half),
             "REST_PAD": next_power_of_2(max(1, 128 - 2 * half)),
             "DIM_PAD": 128,
+            "VALUE_DIM": 128,
+            "VALUE_PAD": 128,
             "NEOX": neox,
-            "NORM": neox,
+            "NORM": True,
+            "NORM_LAST": not neox,
             **({} if scales else dict.fromkeys(("k_scale", "v_scale"))),
         }
         cases.append(CompileCase(f"rope {dtype}", rope_kernel, types | caches | scales, constants, 1, fp_fusion=True))

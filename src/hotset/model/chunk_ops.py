@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hotset.kernels.matvec import DeviceMatrix
     from hotset.kernels.rows import Rows
     from hotset.model.config import ModelConfig
-    from hotset.model.device_ops import DeviceKV
+    from hotset.model.device_kv import DeviceKV
     from hotset.model.weights import ExpertWeights, Layer, NormWeights
     from hotset.quant.layout import SpanLayout
 
@@ -123,9 +123,9 @@ class ChunkOps:
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, gate: None, layer: Layer, batch: ChunkBatch
     ) -> ChunkRows:
         kv = self.kv
-        q = kv.turn_and_store(self.config, layer, batch.rows, q, k, v)
+        q = kv.turn_and_store(layer, batch.rows, q, k, v)
         out = self.scratch.attended.rows(q.shape[0])
-        chunk_attention(q, kv.layers[layer.index], batch.rows, self.config.d_head**-0.5, out.f32)
+        chunk_attention(q, kv.keys_values(layer.index), batch.rows, self.config.d_head**-0.5, out.f32)
         halve(out)
         return out
 
@@ -134,7 +134,7 @@ class ChunkOps:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         m = len(batch.rows)
         picks, weights = self.scratch.picks[:m], self.scratch.weights[:m]
-        route(logits, self.config.router, None, picks, weights)
+        route(logits, experts.rule.router, None, picks, weights)
         return picks, weights
 
     def add_experts(

@@ -121,14 +121,14 @@ class Architecture:
     name: str
     models: str
     read: Callable[[Keys], ModelConfig]
-    on_gpu: bool = False
+    on_gpu: bool = True
 
 
 ARCHITECTURES: dict[str, Architecture] = {}
 
 
 def architecture(
-    name: str, models: str, *, on_gpu: bool = False
+    name: str, models: str, *, on_gpu: bool = True
 ) -> Callable[[Callable[[Keys], ModelConfig]], Callable[[Keys], ModelConfig]]:
     """Register the function that reads the config of GGUF architecture `name`; `models` names some that use it."""
 

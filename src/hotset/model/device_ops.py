@@ -10,53 +10,31 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from hotset.host.rearrange import to_planes
 from hotset.kernels.activation import Activation, quantise
-from hotset.kernels.attention import SplitBuffers, attention
 from hotset.kernels.embed import embed
-from hotset.kernels.experts import ExpertBuffers, combine, down, gate_up
-from hotset.kernels.kv_cache import KVCache, empty_cells
+from hotset.kernels.experts import ExpertBuffers, ExpertExtras, combine, down, gate_up
+from hotset.kernels.hidden import hidden_values
 from hotset.kernels.matvec import DeviceMatrix, matvec
 from hotset.kernels.norm import rms_norm
 from hotset.kernels.replay import replay
-from hotset.kernels.rope import DeviceRope, qk_norm_rope_store
 from hotset.kernels.router import route
 from hotset.kernels.rows import Rows
+from hotset.model import device_mixers
 from hotset.model.batch import MAX_ROWS
-from hotset.model.rope import rope_tables
-from hotset.model.weights import AttentionWeights
+from hotset.quant.layout import SpanLayout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from hotset.experts.cache import ExpertCache
     from hotset.model.config import ModelConfig
-    from hotset.model.kv import KVTypes
-    from hotset.model.weights import ExpertWeights, Layer, NormWeights
-    from hotset.quant.layout import Bytes, MatrixLayout, SpanLayout
+    from hotset.model.device_kv import DeviceKV
+    from hotset.model.weights import DenseWeights, ExpertWeights, Layer, NormWeights
 
-# What `linear` returns stays until so many later calls: q, k and v are needed together.
+# What `linear` returns stays until so many later calls: q, k, v and a gate are needed together.
 KEPT_RESULTS = 4
-
-
-class DevicePlace:
-    """Puts weights onto a device, still quantised."""
-
-    def __init__(self, device: torch.device | str) -> None:
-        self.device = torch.device(device)
-
-    def matrix(
-        self, layout: MatrixLayout, blocks: Bytes, *, n: int = 1, bias: NDArray[np.float32] | None = None
-    ) -> DeviceMatrix:
-        assert n == 1
-        assert bias is None
-        return DeviceMatrix(layout, torch.from_numpy(to_planes(layout, blocks)).to(self.device))
-
-    def vector(self, values: NDArray[np.float32]) -> torch.Tensor:
-        return torch.from_numpy(values.copy()).to(self.device)
+# Rows of zeros that sums grow in: a step's, and within it a branch's, while the step before is still read.
+KEPT_SUMS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,40 +47,10 @@ class DeviceBatch:
 
 @dataclass(frozen=True, eq=False)
 class Routing:
-    """Recorded picks in the router's place: `trace` int16 [tokens, layers, k]; position 0 of a sequence is token `offsets` int32 [n_seqs]."""
+    """Recorded picks in the router's place: `trace` int16 [tokens, layers with experts, k]; position 0 of a sequence is token `offsets` int32 [n_seqs]."""
 
     trace: torch.Tensor
     offsets: torch.Tensor
-
-
-class DeviceKV:
-    """Keys and values of all layers, and the tables of rotary positions."""
-
-    def __init__(
-        self, config: ModelConfig, n_ctx: int, n_seqs: int, device: torch.device | str, types: KVTypes
-    ) -> None:
-        self.n_ctx = n_ctx
-        shape = (config.n_layers, n_seqs, config.n_kv_heads, n_ctx, config.d_head)
-        (k, k_scale), (v, v_scale) = (empty_cells(shape, kind, device) for kind in (types.k, types.v))
-        self.layers = tuple(
-            KVCache(k[i], v[i], None if k_scale is None else k_scale[i], None if v_scale is None else v_scale[i])
-            for i in range(config.n_layers)
-        )
-        assert config.rope
-        self.cos, self.sin = (torch.from_numpy(t).to(device) for t in rope_tables(config.rope, n_ctx))
-        self.splits = SplitBuffers.empty(MAX_ROWS, config.n_heads, config.d_head, n_ctx, device)
-
-    def turn_and_store(
-        self, config: ModelConfig, layer: Layer, rows: Rows, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-    ) -> torch.Tensor:
-        """Norm and rotate q and k, store k and v; returns q float32 [m, n_heads * d_head] without its padding."""
-        width = config.n_kv_heads * config.d_head
-        q = q[:, : config.n_heads * config.d_head]
-        w = layer.mixer
-        assert isinstance(w, AttentionWeights)
-        rope = DeviceRope(self.cos, self.sin, q_norm=w.q_norm, k_norm=w.k_norm, eps=config.norm_eps)
-        qk_norm_rope_store(q, k[:, :width], v[:, :width], rope, self.layers[layer.index], rows)
-        return q
 
 
 class Scratch:
@@ -113,23 +61,25 @@ class Scratch:
         self.fast = fast
         self._made: dict[object, Any] = {}
 
-    def floats(self, use: str, m: int, width: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """Rows [m, width], contiguous."""
-        make = partial(torch.empty, MAX_ROWS, width, dtype=dtype, device=self.device)
-        buffer: torch.Tensor = self._once((use, width), make)
+    def floats(
+        self, use: str, m: int, width: int, dtype: torch.dtype = torch.float32, *, times: int = 1
+    ) -> torch.Tensor:
+        """Rows [m, width], contiguous; with `times` there may be so many for each row of a step."""
+        make = partial(torch.zeros, MAX_ROWS * times, width, dtype=dtype, device=self.device)
+        buffer: torch.Tensor = self._once((use, width, times), make)
         return buffer[:m]
 
-    def activation(self, use: str, m: int, width: int) -> Activation:
+    def activation(self, use: str, m: int, width: int, *, times: int = 1) -> Activation:
         """Rows [m, width] with their quantised form in fast mode."""
-        make = partial(Activation.empty, MAX_ROWS, width, self.device, quantised=self.fast)
-        buffer: Activation = self._once((use, width), make)
+        make = partial(Activation.empty, MAX_ROWS * times, width, self.device, quantised=self.fast)
+        buffer: Activation = self._once((use, width, times), make)
         return buffer.rows(m)
 
     def experts(self, span: SpanLayout, n_picks: int) -> ExpertBuffers:
         """What the expert step needs between its launches, for spans of this shape."""
-        down = span.matrix("down")
+        matrix = span.matrix("down")
         make = partial(ExpertBuffers.empty, span, n_picks, self.device, quantised=self.fast)
-        return cast("ExpertBuffers", self._once(("experts", down.rows, down.cols), make))
+        return cast("ExpertBuffers", self._once(("experts", matrix.rows, matrix.cols), make))
 
     def _once(self, key: object, make: Callable[[], Any]) -> Any:
         if key not in self._made:
@@ -147,21 +97,35 @@ class DeviceOps:
         self.kv = kv
         self.scratch = scratch
         self.routing: Routing | None = None
-        self._turn = 0
+        self._turn = self._sum = 0
         on_gpu = scratch.device.type == "cuda"
         # Hits are computed while misses arrive.
         self._side = torch.cuda.Stream() if on_gpu else None  # type: ignore[no-untyped-call]
 
     def embed(self, matrix: DeviceMatrix, batch: DeviceBatch) -> torch.Tensor:
-        self._turn = 0
+        self._turn = self._sum = 0
         x = self.scratch.floats("x", len(batch.rows), self.config.d_model)
         embed(batch.rows.tokens, matrix, x)
         return x
 
     def norm(self, x: torch.Tensor, norm: NormWeights) -> Activation:
-        a = self.scratch.activation("normed", *x.shape)
+        a = self.scratch.activation("normed", len(x), len(norm.weight))
+        return self._norm(x, norm, a)
+
+    def normed(self, x: torch.Tensor, norm: NormWeights) -> torch.Tensor:
+        a = Activation(self.scratch.floats("normed rows", len(x), len(norm.weight)))
+        return self._norm(x, norm, a).f32
+
+    def _norm(self, x: torch.Tensor, norm: NormWeights, a: Activation) -> Activation:
         if len(x):
-            rms_norm(x, norm.weight, a, self.config.norm_eps)
+            rule = self.config.norm
+            rms_norm(x[:, : len(norm.weight)], norm.weight, a, rule.eps, bias=norm.bias, centred=rule.centred)
+        return a
+
+    def activation(self, x: torch.Tensor) -> Activation:
+        a = self.scratch.activation("plain", *x.shape)
+        a.f32.copy_(x)
+        quantise(a)
         return a
 
     def linear(self, a: Activation, matrix: DeviceMatrix) -> torch.Tensor:
@@ -171,19 +135,66 @@ class DeviceOps:
             matvec(a, matrix, out)
         return out
 
+    def linear_stack(self, a: Activation, matrix: DeviceMatrix) -> torch.Tensor:
+        """Rows [m * n, padded rows]: row r * n + i is matrix i of n times row r * n + i of `a`."""
+        assert matrix.address is not None
+        n, rows = len(matrix.address) // MAX_ROWS, len(a.f32)
+        out = self.scratch.floats("stack", rows, matrix.layout.padded_rows, times=n)
+        down(a, matrix.address[:rows], SpanLayout(("down",), (matrix.layout,)), out)
+        return out
+
     def add_linear(self, x: torch.Tensor, a: Activation, matrix: DeviceMatrix) -> torch.Tensor:
         matvec(a, matrix, x, add=True)
         return x
 
+    def zeros(self, x: torch.Tensor) -> torch.Tensor:
+        self._sum = (self._sum + 1) % KEPT_SUMS
+        return self.scratch.floats(f"sum {self._sum}", *x.shape).zero_()
+
+    def copy(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scratch.floats("layer input", *x.shape).copy_(x)
+
+    def add(self, x: torch.Tensor, y: torch.Tensor, scale: float) -> torch.Tensor:
+        return x.add_(y, alpha=scale)
+
+    def scale(self, x: torch.Tensor, scale: float) -> torch.Tensor:
+        return x.mul_(scale)
+
     def attend(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, gate: None, layer: Layer, batch: DeviceBatch
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor | None,
+        gate: torch.Tensor | None,
+        layer: Layer,
+        batch: DeviceBatch,
     ) -> Activation:
-        kv = self.kv
-        q = kv.turn_and_store(self.config, layer, batch.rows, q, k, v)
-        out = self.scratch.activation("attended", *q.shape)
-        attention(q, kv.layers[layer.index], batch.rows, self.config.d_head**-0.5, kv.splits, out.f32)
-        quantise(out)
-        return out
+        return device_mixers.attend(self, q, k, v, gate, layer, batch.rows)
+
+    def attend_latent(self, q: torch.Tensor, kv: torch.Tensor, layer: Layer, batch: DeviceBatch) -> Activation:
+        return device_mixers.attend_latent(self, q, kv, layer, batch.rows)
+
+    def convolve(self, inner: torch.Tensor, layer: Layer, batch: DeviceBatch) -> Activation:
+        return device_mixers.short_convolution(self, inner, layer, batch.rows)
+
+    def recur(
+        self,
+        qkv: torch.Tensor,
+        z: torch.Tensor,
+        beta: torch.Tensor,
+        alpha: torch.Tensor,
+        layer: Layer,
+        batch: DeviceBatch,
+    ) -> Activation:
+        return device_mixers.delta_net(self, qkv, z, beta, alpha, layer, batch.rows)
+
+    def hidden(
+        self, gate: torch.Tensor | None, up: torch.Tensor, part: DenseWeights, row_gate: torch.Tensor | None
+    ) -> Activation:
+        rule = part.rule.activation
+        a = self.scratch.activation("hidden", len(up), part.down.layout.cols)
+        hidden_values(gate, up, row_gate, a, rule.kind, rule.limit)
+        return a
 
     def route(
         self, logits: torch.Tensor, experts: ExpertWeights, batch: DeviceBatch
@@ -192,7 +203,7 @@ class DeviceOps:
         picks = self.scratch.floats("picks", m, k, torch.int32)
         weights = self.scratch.floats("pick weights", m, k)
         if self.routing is None:
-            route(logits, self.config.router, None, picks, weights)
+            route(logits, experts.rule.router, experts.selection_bias, picks, weights)
         else:
             replay(self.routing.trace, batch.rows, self.routing.offsets, experts.index, picks, weights)
         return picks, weights
@@ -210,17 +221,18 @@ class DeviceOps:
         cache.lookup(experts.index, chosen, batch.rows.row_mask)
         buffers = self.scratch.experts(span, MAX_ROWS * self.config.n_picks)
         hidden, z = buffers.hidden.rows(n), buffers.z[:n]
+        extras = extras_of(experts, chosen.view(-1), weights.view(-1))
 
         def compute(address: torch.Tensor) -> None:
-            gate_up(a, address, span, hidden)
-            down(hidden, address, span, z)
+            gate_up(a, address, span, hidden, extras=extras)
+            down(hidden, address, span, z, extras=extras)
 
         with self._beside():
             cache.fetch(experts.index)
         compute(cache.hit_address[:n])
         self._join()
         compute(cache.miss_address[:n])
-        combine(z, weights.view(-1), cache.address[:n], x)
+        combine(z, None if experts.rule.weights_on_input else weights.view(-1), cache.address[:n], x)
         return x
 
     @contextmanager
@@ -237,9 +249,6 @@ class DeviceOps:
         if self._side is not None:
             torch.cuda.current_stream().wait_stream(self._side)
 
-    def logits(self, a: Activation, matrix: DeviceMatrix) -> torch.Tensor:
-        return self.linear(a, matrix)
-
     def wanted(self, x: torch.Tensor, batch: DeviceBatch) -> torch.Tensor:
         if batch.wanted is None:
             return x
@@ -247,3 +256,34 @@ class DeviceOps:
         for i, row in enumerate(batch.wanted):
             out[i].copy_(x[row])
         return out
+
+    def logits(self, a: Activation, matrix: DeviceMatrix) -> torch.Tensor:
+        out = self.linear(a, matrix)
+        if self.config.logit_scale != 1.0:
+            out.mul_(self.config.logit_scale)
+        if cap := self.config.logit_softcap:
+            out.div_(cap).tanh_().mul_(cap)
+        return out
+
+
+def extras_of(experts: ExpertWeights, picks: torch.Tensor, weights: torch.Tensor) -> ExpertExtras:
+    """What a layer's experts have beside their matrices."""
+    rule = experts.rule
+    return ExpertExtras(
+        kind=rule.activation.kind,
+        limit=rule.activation.limit,
+        picks=picks if has_extras(experts) else None,
+        gate_bias=experts.gate_bias,
+        up_bias=experts.up_bias,
+        down_bias=experts.down_bias,
+        gate_scale=experts.gate_scale,
+        up_scale=experts.up_scale,
+        down_scale=experts.down_scale,
+        input_weight=weights if rule.weights_on_input else None,
+    )
+
+
+def has_extras(experts: ExpertWeights) -> bool:
+    """Whether anything is found by an expert's number."""
+    names = ("gate_bias", "up_bias", "down_bias", "gate_scale", "up_scale", "down_scale")
+    return any(getattr(experts, name) is not None for name in names)

@@ -1,13 +1,14 @@
-"""What the GPU kernels cannot compute yet, found out before anything is loaded."""
+"""What the GPU kernels cannot compute yet, and what of it their prompt kernels cannot, found out before anything is loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from hotset.model.rules import Activation, Attention, Branch, Experts, LayerRule
+from hotset.model.rules import Attention, Branch, Experts, LayerRule
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hotset.model.config import ModelConfig
     from hotset.model.tensors import Tensors
 
@@ -15,36 +16,37 @@ if TYPE_CHECKING:
 WIDTH = 16
 
 
-def missing_on_device(config: ModelConfig, tensors: Tensors) -> list[str]:
+def missing_on_device(config: ModelConfig) -> list[str]:
     """What of a model the GPU kernels do not know, in words; nothing where it runs."""
-    found = {text for rule in config.layers for text in _missing_in_layer(config, rule)}
+    found = {text for rule in config.layers for text in _missing_in_layer(rule)}
     if config.d_model % WIDTH:
         found.add(f"a width of {config.d_model}, which is no multiple of {WIDTH}")
-    if config.norm.centred or any(name.endswith((".bias", ".scale")) for name in tensors.file.tensors):
-        found.add("biases and scales")
-    if config.embedding_scale != 1.0 or config.logit_scale != 1.0 or config.logit_softcap:
-        found.add("scaled embeddings or logits")
     return sorted(found)
 
 
-def _missing_in_layer(config: ModelConfig, rule: LayerRule) -> Iterator[str]:
+def _missing_in_layer(rule: LayerRule) -> Iterator[str]:
     mixer = rule.mixer
-    if not isinstance(mixer, Attention):
-        yield "latent attention, convolutions or recurrences"
-    elif mixer != Attention(
-        mixer.n_heads, mixer.n_kv_heads, mixer.d_key, mixer.d_key, mixer.rope, qk_norm=mixer.qk_norm
-    ):
-        yield "this kind of attention"
-    elif mixer != config.attention or mixer.qk_norm not in ("none", "head") or mixer.rope is None:
-        yield "attention that differs by layer, or norms over the whole of q and k"
-    elif mixer.rope.pairs != "halves":
-        yield "rotation of neighbouring values"
-    if rule != LayerRule(mixer, rule.feed, feed_post_norm=rule.feed_post_norm) or rule.feed_post_norm:
-        yield "scaled residuals or norms after a step"
-    part = rule.feed[0].parts[0] if rule.feed else None
-    if not isinstance(part, Experts) or rule.feed != (Branch((part,), norm=rule.feed[0].norm),):
-        yield "dense or shared feed-forward networks"
-    elif part != Experts(part.router, part.d_expert) or part.activation != Activation():
-        yield "this kind of experts"
-    elif part.router.has_groups or part.router.scoring == "softmax of picks":
-        yield "this kind of routing"
+    if isinstance(mixer, Attention):
+        if mixer.unit_values and mixer.n_kv_heads * mixer.d_value % WIDTH:
+            yield f"normed values whose width is no multiple of {WIDTH}"
+        if mixer.norm_after_rope and mixer.rope is not None and mixer.rope.magnitude != 1.0:
+            yield "norms after a rotation that stretches"
+    if rule.experts and not rule.experts.gated:
+        yield "experts without a gate"
+
+
+def prompts_in_chunks(config: ModelConfig, tensors: Tensors) -> bool:
+    """Whether the kernels for many rows of a prompt know the model; else prompts take the decode kernels, eight rows at a time."""
+    plain = config.norm.centred is False and config.embedding_scale == config.logit_scale == 1.0
+    has_extras = any(name.endswith((".bias", ".scale")) for name in tensors.file.tensors)
+    return plain and not has_extras and not config.logit_softcap and all(_is_plain(rule) for rule in config.layers)
+
+
+def _is_plain(rule: LayerRule) -> bool:
+    """Attention over all positions with norms per head at most, and experts alone."""
+    mixer, part = rule.mixer, rule.feed[0].parts[0] if rule.feed else None
+    if not isinstance(mixer, Attention) or not isinstance(part, Experts):
+        return False
+    same = Attention(mixer.n_heads, mixer.n_kv_heads, mixer.d_key, mixer.d_key, mixer.rope, qk_norm=mixer.qk_norm)
+    plain = LayerRule(same, (Branch((Experts(part.router, part.d_expert),), norm=rule.feed[0].norm),))
+    return rule == plain and mixer.qk_norm in ("none", "head") and mixer.rope is not None

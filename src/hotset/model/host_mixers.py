@@ -15,7 +15,6 @@ from hotset.model.weights import AttentionWeights, ConvolutionWeights, DeltaWeig
 if TYPE_CHECKING:
     from hotset.model.batch import Batch
     from hotset.model.host_ops import HostOps
-    from hotset.model.rules import Temperature
     from hotset.model.weights import Layer
 
 Rows = NDArray[np.float32]
@@ -42,7 +41,7 @@ def attend(ops: HostOps, q: Rows, k: Rows, v: Rows | None, gate: Rows | None, la
     if w.v_norm is not None:
         prepare_heads(v, w.v_norm, eps, positions, ops.kv.tables(None), rule.n_kv_heads, rule.d_value)
     if rule.temperature:
-        q *= temperature(rule.temperature, positions)
+        q *= rule.temperature.factors(positions)
     kv.store(batch, k, v)
     out = np.empty((batch.n_rows, rule.n_heads * rule.d_value), np.float32)
     sinks = NOTHING if w.sinks is None else w.sinks
@@ -58,12 +57,6 @@ def first_seen(rule: Attention, positions: NDArray[np.int64]) -> NDArray[np.int6
     if rule.window:
         return np.maximum(positions - rule.window + 1, 0)
     return positions // rule.chunk * rule.chunk if rule.chunk else np.zeros_like(positions)
-
-
-def temperature(rule: Temperature, positions: NDArray[np.int64]) -> Rows:
-    """What each row's queries are multiplied with: [m, 1]."""
-    steps = np.floor((positions + 1) / rule.step)
-    return np.asarray(1 + rule.scale * np.log1p(steps), np.float32)[:, None]
 
 
 def gated(out: Rows, gate: Rows, rule: Attention) -> Rows:
@@ -94,7 +87,7 @@ def attend_latent(ops: HostOps, q: Rows, kv: Rows, layer: Layer, batch: Batch) -
     met = ops.linear_stack(ops.activation(np.ascontiguousarray(heads[:, : rule.d_nope])), w.k_up)
     query = np.concatenate([met[:, : rule.kv_rank], heads[:, rule.d_nope :]], 1).reshape(m, n * rule.d_stored)
     if rule.temperature:
-        query *= temperature(rule.temperature, positions)
+        query *= rule.temperature.factors(positions)
     latent = np.empty((m, n * rule.kv_rank), np.float32)
     ops.kv.layer(layer.index).attend(
         query, np.zeros_like(positions), positions, batch.sequences, rule.scale, 0.0, NOTHING,

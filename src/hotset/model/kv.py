@@ -49,13 +49,14 @@ class KVTypes:
                 )
 
     def _parts(self, config: ModelConfig) -> Iterator[tuple[int, int, KVType]]:
-        """How many heads of which width a position has in each layer, and how they are kept; a latent is kept as keys are."""
+        """How many heads of which width a position has in each layer, and how they are kept; a latent and its key are kept as keys are."""
         for rule in config.layers:
             if isinstance(rule.mixer, Attention):
                 yield rule.mixer.n_kv_heads, rule.mixer.d_key, self.k
                 yield rule.mixer.n_kv_heads, rule.mixer.d_value, self.v
             elif isinstance(rule.mixer, LatentAttention):
-                yield 1, rule.mixer.d_stored, self.k
+                yield 1, rule.mixer.kv_rank, self.k
+                yield 1, rule.mixer.d_rope, self.k
 
     def __str__(self) -> str:
         return self.k if self.k == self.v else f"keys {self.k}, values {self.v}"

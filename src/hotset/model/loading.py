@@ -70,7 +70,7 @@ class Loader:
     def row(self, stem: str, n: int) -> Any:
         """The vector STEM.weight as a matrix of one row."""
         values = self.values(f"{stem}.weight", n)
-        return self.place.matrix(MatrixLayout(F32, 1, n), np.ascontiguousarray(values).view(np.uint8))
+        return self.place.matrix(MatrixLayout(F32, 1, n), values.view(np.uint8))
 
     def values(self, name: str, shape: int | tuple[int, ...]) -> NDArray[np.float32]:
         """The numbers of a tensor, given with its suffix, on the host."""

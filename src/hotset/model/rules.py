@@ -6,7 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+import numpy as np
+
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from hotset.model.rope import Rope
     from hotset.model.routing import RouterRule
 
@@ -22,6 +26,11 @@ class Temperature:
 
     scale: float
     step: int
+
+    def factors(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
+        """What each row's queries are multiplied with: [m, 1]."""
+        steps = np.floor((positions + 1) / self.step)
+        return np.asarray(1 + self.scale * np.log1p(steps), np.float32)[:, None]
 
 
 @dataclass(frozen=True)

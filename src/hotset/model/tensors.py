@@ -78,7 +78,8 @@ class Tensors:
         shape = (shape,) if isinstance(shape, int) else shape
         info = self.info(name, shape)
         layout = MatrixLayout(FORMATS[info.ggml_type.id], int(np.prod(shape[:-1], dtype=np.int64)), shape[-1])
-        return layout.dequantize(layout.from_blocks(self.file.data(name))).reshape(shape)
+        values = layout.dequantize(layout.from_blocks(self.file.data(name)))
+        return np.ascontiguousarray(values).reshape(shape)
 
     def finish(self, config: ModelConfig) -> None:
         """UnsupportedError where tensors are left that no part of the model took; those of speculative layers are left out."""

@@ -24,7 +24,7 @@ from hotset.gguf import open_gguf  # noqa: E402
 from hotset.kernels.token_mask import pack  # noqa: E402
 from hotset.model import model_config  # noqa: E402
 from hotset.model.batch import MAX_ROWS  # noqa: E402
-from hotset.model.device_ops import DevicePlace  # noqa: E402
+from hotset.model.device_place import DevicePlace  # noqa: E402
 from hotset.model.experts import expert_layouts  # noqa: E402
 from hotset.model.host_place import HostPlace  # noqa: E402
 from hotset.model.kv import DEFAULT, KVTypes  # noqa: E402

@@ -7,7 +7,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 import pytest
 import torch
 
-from hotset.kernels.attention import SPLIT, SplitBuffers, attention, reference
+from hotset.kernels.attention import SPLIT, Span, SplitBuffers, attention, reference
 from hotset.kernels.kv_cache import KVCache, quantised_reference
 from hotset.kernels.rows import Rows
 
@@ -51,13 +51,13 @@ def poison_beyond(cache, rows):
             (cells if scale is None else scale)[seq, :, position + 1 :] = float("nan")
 
 
-def attend(q, cache, rows, n_ctx=N_CTX):
+def attend(q, cache, rows, n_ctx=N_CTX, span=Span()):  # noqa: B008
     n_heads = q.shape[1] // cache.head_dim
-    buffers = SplitBuffers.empty(len(q), n_heads, cache.head_dim, n_ctx, "cpu")
+    buffers = SplitBuffers.empty(len(q), n_heads, cache.value_dim, n_ctx, "cpu")
     for buffer in (buffers.peak, buffers.mass, buffers.part):
         buffer.fill_(float("nan"))
-    out = torch.full_like(q, float("nan"))
-    attention(q, cache, rows, cache.head_dim**-0.5, buffers, out)
+    out = torch.full((len(q), n_heads * cache.value_dim), float("nan"))
+    attention(q, cache, rows, cache.head_dim**-0.5, buffers, out, span)
     return out
 
 
@@ -126,3 +126,33 @@ def test_large_scores_do_not_overflow():
     rows, cache = rows_at([140]), kv_cache(1, 1, 16)
     q = torch.randn(1, 16) * 1e4
     assert_close(attend(q, cache, rows), reference(q, cache, rows, 0.25), max_rel=1e-3, rms_rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "span",
+    [
+        Span(window=24),
+        Span(window=SPLIT),
+        Span(chunk=100),
+        Span(softcap=2.0),
+        Span(sinks=torch.tensor([-1.0, 0.5, 3.0, 50.0])),
+        Span(window=3, softcap=5.0, sinks=torch.zeros(4)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("types", PURE, ids=str)
+def test_windows_chunks_softcaps_and_sinks(span, types):
+    rows, cache = rows_at([1, 129, 300]), kv_cache(3, 2, 32, types)
+    for seq, position in enumerate(rows.positions.tolist()):
+        for cells, scale in ((cache.k, cache.k_scale), (cache.v, cache.v_scale)):
+            (cells if scale is None else scale)[seq, :, : span.first(position)] = float("nan")
+    poison_beyond(cache, rows)
+    q = torch.randn(3, 4 * 32)
+    assert_close(attend(q, cache, rows, span=span), reference(q, cache, rows, 32**-0.5, span), rms_rel=2e-6)
+
+
+def test_values_may_be_narrower_than_keys():
+    rows, cache = rows_at([70, 2]), kv_cache(2, 1, 40)
+    cache = KVCache(cache.k, cache.v[..., :24].contiguous())
+    q = torch.randn(2, 3 * 40)
+    assert_close(attend(q, cache, rows), reference(q, cache, rows, 40**-0.5))

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from hotset.kernels.activation import Activation, quantise
-from hotset.kernels.experts import ExpertBuffers, combine, expert_step
+from hotset.kernels.experts import ExpertBuffers, ExpertExtras, combine, down, expert_step, gate_up
+from hotset.kernels.hidden import reference as hidden_reference
 from hotset.quant.layout import SpanLayout
 
 pytestmark = pytest.mark.filterwarnings(
@@ -151,3 +152,36 @@ def test_picks_are_summed_in_their_order_on_top_of_what_is_there():
     combine(z, torch.ones(3), torch.ones(3, dtype=torch.int64), out)
     total = ((np.float32(2) + np.float32(1e8)) + np.float32(1)) - np.float32(1e8)
     assert torch.equal(out, torch.full((1, 300), float(total)))
+
+
+@pytest.mark.parametrize("quantised", [False, True])
+@pytest.mark.parametrize(("kind", "limit", "on_input"), [("swiglu oai", 1.5, False), ("gelu", 0.0, True)])
+def test_biases_scales_and_weights_on_the_input_are_the_experts_own(matrix, quantised, kind, limit, on_input):
+    names = ("Q4_K", "Q8_0", "F32")
+    experts, rng = Experts(matrix, names, 3, 64), np.random.default_rng(5)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.from_numpy(rng.normal(0, 1, shape).astype(np.float32))
+
+    picks, weights = [2, 0, -1, 1], torch.rand(4)
+    extras = ExpertExtras(
+        kind=kind, limit=limit, picks=torch.tensor([2, 0, 1, 1], dtype=torch.int32), gate_bias=random(3, 64), up_bias=random(3, 64),
+        down_bias=random(3, D), gate_scale=random(3), up_scale=random(3), down_scale=random(3), input_weight=weights if on_input else None,
+    )  # fmt: skip
+    x, address = activation(2, D, quantised=quantised), experts.address(picks)
+    buffers = poisoned_buffers(experts.layout, 4, quantised=quantised)
+    gate_up(x, address, experts.layout, buffers.hidden, extras=extras)
+    down(buffers.hidden, address, experts.layout, buffers.z, extras=extras)
+    out = torch.zeros(2, D)
+    combine(buffers.z, None if on_input else weights, address, out)
+    expected = torch.zeros(2, D, dtype=torch.float64)
+    for p, e in enumerate(picks):
+        if e >= 0:
+            row = x.f32[p // 2].double() * (weights[p].double() if on_input else 1)
+            gate, up, last = experts.values[e]
+            g = extras.gate_scale[e] * (gate @ row) + extras.gate_bias[e]
+            u = extras.up_scale[e] * (up @ row) + extras.up_bias[e]
+            hidden = hidden_reference(g[None].float(), u[None].float(), None, kind, limit).f32[0].double()
+            z = extras.down_scale[e] * (last @ hidden) + extras.down_bias[e]
+            expected[p // 2] += z if on_input else weights[p] * z
+    assert relative_rms(out, expected) < (2e-2 if quantised else 1e-5)

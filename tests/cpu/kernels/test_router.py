@@ -162,3 +162,46 @@ def test_logits_of_any_width_give_the_same_picks(dtype):
 def test_a_rule_that_cannot_be_is_refused(n_experts, n_picks, scoring):
     with pytest.raises(InputError, match=str(n_picks) if scoring != "tanh" else "tanh"):
         RouterRule(n_experts, n_picks, scoring)
+
+
+@pytest.mark.parametrize("routed", [routed_by_kernel, routed_by_loops])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        RouterRule(12, 4, "sigmoid", n_groups=4, n_groups_used=2),
+        RouterRule(12, 3, "softmax", n_groups=3, n_groups_used=1),
+        RouterRule(60, 5, "softmax of picks", renormalise=False),
+    ],
+    ids=lambda rule: f"{rule.scoring}, {rule.n_groups} groups",
+)
+def test_groups_and_softmax_over_picks_equal_the_reference(routed, rule):
+    rng = np.random.default_rng(7)
+    logits = rng.normal(size=(6, rule.n_experts)).astype(np.float32)
+    logits[5] = 0
+    bias = rng.normal(size=rule.n_experts).astype(np.float32) if rule.scoring == "sigmoid" else None
+    picks, weights = routed(logits, rule, bias)
+    expected_picks, expected_weights = route(logits, rule, bias)
+    assert np.array_equal(picks, expected_picks)
+    np.testing.assert_allclose(weights, expected_weights, rtol=1e-5)
+
+
+@ROUTES
+@pytest.mark.parametrize(("scoring", "expected"), [("softmax", [0, 1]), ("sigmoid", [2, 3])])
+def test_a_group_is_as_good_as_its_best_or_as_its_two_best(routed, scoring, expected):
+    scores = np.array([[0.9, 0.01, 0.6, 0.6]], np.float32)
+    logits = np.log(scores) if scoring == "softmax" else np.log(scores / (1 - scores))
+    picks, _ = routed(logits, RouterRule(4, 2, scoring, n_groups=2, n_groups_used=1))
+    assert sorted(picks[0].tolist()) == expected
+
+
+@ROUTES
+def test_experts_of_groups_left_out_are_never_picked_even_below_zero(routed):
+    logits = np.zeros((1, 4), np.float32)
+    bias = np.array([-0.5, -0.4, -0.9, -0.8], np.float32) - 0.5
+    picks, _ = routed(logits, RouterRule(4, 2, "sigmoid", n_groups=2, n_groups_used=1), bias)
+    assert picks.tolist() == [[1, 0]]
+
+
+def test_groups_that_hold_too_few_experts_are_refused():
+    with pytest.raises(InputError, match="groups of 1 experts hold fewer"):
+        RouterRule(8, 2, n_groups=8, n_groups_used=1)

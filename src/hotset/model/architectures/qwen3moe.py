@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from hotset.model.keys import Keys
 
 
-@architecture("qwen3moe", "Qwen3-30B-A3B, Qwen3-235B-A22B, Qwen3-Coder", on_gpu=True)
-@architecture("qwen3vlmoe", "Qwen3-VL-30B-A3B, text only", on_gpu=True)
+@architecture("qwen3moe", "Qwen3-30B-A3B, Qwen3-235B-A22B, Qwen3-Coder")
+@architecture("qwen3vlmoe", "Qwen3-VL-30B-A3B, text only")
 def config(keys: Keys) -> ModelConfig:
     attention = keys.attention(keys.rope(), qk_norm="head")
     return keys.model(lambda _: LayerRule(attention, (Branch((keys.experts(),)),)))
