@@ -17,8 +17,9 @@ from hotset.errors import FileError
 from hotset.experts import bank as bank_module
 from hotset.experts.bank import ExpertBank
 from hotset.quant.layout import MatrixLayout, SpanLayout
+from hotset.quant.random import random_blocks
 from lockers import FakeLocker
-from samples import BY_NAME, TinyMoE, random_blocks
+from samples import BY_NAME, TinyMoE
 
 ROLES = ("gate", "up", "down")
 N_EXPERTS = 7
