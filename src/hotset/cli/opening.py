@@ -92,7 +92,8 @@ def slots_text(engine: Engine) -> str:
 def settings(engine: Engine, choices: Choices) -> Iterator[tuple[str, str, str]]:
     """Every setting in force with the reason for it."""
     config = engine.config
-    shape = f"{config.n_layers} layers, {config.n_experts} experts, {config.n_picks} picked"
+    experts = f"{config.n_experts} experts, {config.n_picks} picked" if config.n_experts else "no experts"
+    shape = f"{config.n_layers} layers, {experts}"
     yield "model", config.name, f"{config.architecture}: {shape}"
     yield "device", engine.device, asked(choices.device != "auto") or device_reason(engine)
     if engine.device == "cpu":

@@ -17,7 +17,7 @@ from hotset.engine.room import with_room
 from hotset.engine.runner import MODES, Drawn, Mode, TokenMask
 from hotset.engine.sampling import no_token
 from hotset.engine.seat import Seat
-from hotset.engine.stats import Meter, Stats
+from hotset.engine.stats import DENSE, Meter, Stats
 from hotset.experts.picked_waves import PickedWaves
 from hotset.experts.waves import ExpertWaves, IdleWaves, Staging, expects_all
 from hotset.kernels.rows import Rows
@@ -296,6 +296,7 @@ class DeviceRunner:
     def stats(self) -> Stats:
         slots = sum(self.model.cache.shape.n_slots)
         reason = "" if slots else "the expert cache has no slots: every expert is fetched for every token"
+        reason = reason if self.model.config.n_experts else DENSE
         return self._meter.stats(
             active=slots > 0, reason=reason, fetch_ms=self.model.cache.fetch_ms(), unused_steps=self._unused_steps
         )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hotset.engine.memory import check_host_room, kv_bytes
 from hotset.engine.runner import Drawn, Mode, TokenMask
 from hotset.engine.sampling import sample
-from hotset.engine.stats import Meter, Stats
+from hotset.engine.stats import DENSE, Meter, Stats
 from hotset.errors import InputError
 from hotset.experts.host_cache import HostCache
 from hotset.host.matmul import AT_ONCE
@@ -142,7 +142,7 @@ class HostRunner:
         return logits
 
     def stats(self) -> Stats:
-        return self._meter.stats(active=False, reason=REASON, fetch_ms=None)
+        return self._meter.stats(active=False, reason=REASON if self.model.config.n_experts else DENSE, fetch_ms=None)
 
     def reset_stats(self) -> None:
         self.model.cache.reset_stats()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hotset.experts.stats import CacheStats
 
 Phase = Literal["prompt", "decode"]
+DENSE = "the model has no experts"
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ class ExpertCache:
         """Return the address table int64 [layers, 5], see lookup.TABLE_COLUMNS."""
         overflow = [self._overflow.data_ptr()] * self.shape.n_layers
         rows = zip(self.bank_base, self._pool_base(), overflow, self.shape.span_bytes, self.shape.n_slots, strict=True)
-        return torch.tensor(list(rows), dtype=torch.int64).view(-1, len(TABLE_COLUMNS))
+        return torch.tensor(list(rows), dtype=torch.int64).view(self.shape.n_layers, len(TABLE_COLUMNS))
 
     def _pool_base(self) -> list[int]:
         """Return the address of each layer's first slot: the layers' slots follow each other."""
@@ -231,7 +231,7 @@ class ExpertCache:
 
     def slot_addresses(self) -> NDArray[np.int64]:
         """Copy where each resident expert lies to the host: int64 [layers, experts], 0 where one is not resident; waits for the device."""
-        slots = self._buffers.slot_of.cpu().numpy()[:, : max(self.shape.n_experts)]
+        slots = self._buffers.slot_of.cpu().numpy()[:, : max(self.shape.n_experts, default=0)]
         span = np.array(self.shape.span_bytes, np.int64)[:, None]
         base = np.array(self._pool_base(), np.int64)[:, None]
         return np.where(slots >= 0, base + slots * span, 0)

@@ -1,6 +1,6 @@
 """A quantised matrix times each of a few rows of activations.
 
-out[m, r] = sum_k W[r, k] x[m, k] (+ bias[r]), + out[m, r] if asked
+out[m, r] = scale sum_k W[r, k] x[m, k] (+ bias[r]), + out[m, r] if asked
 
 A program takes one tile of rows and one m, so that a row's result depends on nothing but itself and the matrix. Where the activations
 have a quantised form and the format multiplies in integers, blocks of 32 are summed exactly in int32; else all is float32.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class DeviceMatrix:
     """A matrix in planes (uint8 [layout.n_bytes]) on a device; `data` begins at a multiple of 16 bytes.
 
-    `bias` float32 [padded rows] is added to products. Several matrices of one layout follow each other; `address` int64 [rows of a step * n]
+    Products are multiplied by `scale`, and `bias` float32 [padded rows] is added. Several matrices of one layout follow each other; `address` int64 [rows of a step * n]
     then says where the matrix of each row of activations is, which take them in turn.
     """
 
@@ -36,6 +36,7 @@ class DeviceMatrix:
     data: torch.Tensor
     bias: torch.Tensor | None = None
     address: torch.Tensor | None = None
+    scale: float = 1.0
 
     def __post_init__(self) -> None:
         assert self.data.is_contiguous()
@@ -93,11 +94,14 @@ def matvec_kernel(
     S: tl.constexpr,
     ADD: tl.constexpr,
     DP4A: tl.constexpr,
+    SCALE: tl.constexpr,
 ) -> None:
     m = tl.program_id(0).to(tl.int64)
     row = tl.program_id(1) * R + tl.arange(0, R)
     y = product(base, row, (f32, q, d, h, s), m, padded_rows, COLS, MULTIPLY, UNIT, S, DP4A)
     at = out + m * padded_rows + row
+    if SCALE != 1.0:
+        y *= SCALE
     if bias is not None:
         y += tl.load(bias + row)
     if ADD:
@@ -145,6 +149,7 @@ def matvec(
         COLS=cols,
         ADD=add,
         DP4A=tuning.dp4a,
+        SCALE=weight.scale,
         **constants,
         num_warps=warps,
         enable_fp_fusion=False,
@@ -166,7 +171,7 @@ def compile_cases() -> list[CompileCase]:
                     types=types | (QUANTISED_TYPES if integer else {}),
                     constants=constants
                     | ({} if integer else absent)
-                    | {"COLS": 768, "ADD": integer, "DP4A": True, "bias": None},
+                    | {"COLS": 768, "ADD": integer, "DP4A": True, "SCALE": 1.0, "bias": None},
                     num_warps=warps,
                     divisible=("padded_rows",),
                 )

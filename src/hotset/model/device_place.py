@@ -24,14 +24,20 @@ class DevicePlace:
         self.device = torch.device(device)
 
     def matrix(
-        self, layout: MatrixLayout, blocks: Bytes, *, n: int = 1, bias: NDArray[np.float32] | None = None
+        self,
+        layout: MatrixLayout,
+        blocks: Bytes,
+        *,
+        n: int = 1,
+        bias: NDArray[np.float32] | None = None,
+        scale: float = 1.0,
     ) -> DeviceMatrix:
         planes = aligned_bytes(n * layout.n_bytes)
         rearrange(layout, blocks.reshape(-1), planes.ctypes.data, n_items=n, target_stride=layout.n_bytes)
         data = torch.from_numpy(planes).to(self.device)
         padded = None if bias is None else self.vector(np.pad(bias, (0, layout.padded_rows - bias.size)))
         if n == 1:
-            return DeviceMatrix(layout, data, padded)
+            return DeviceMatrix(layout, data, padded, scale=scale)
         turns = torch.arange(MAX_ROWS * n, device=self.device) % n
         return DeviceMatrix(layout, data, padded, data.data_ptr() + turns * layout.n_bytes)
 

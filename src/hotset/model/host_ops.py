@@ -75,6 +75,8 @@ class HostOps:
     def linear(self, a: Activation, matrix: HostMatrix) -> Rows:
         rows = np.arange(a.n_rows)
         out = self._multiply(a, matrix.layout, matrix.address, np.array([0, a.n_rows]), rows, rows)
+        if matrix.scale != 1.0:
+            out *= np.float32(matrix.scale)
         if matrix.bias is not None:
             out[:, : matrix.bias.size] += matrix.bias
         return out

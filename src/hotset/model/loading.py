@@ -48,13 +48,14 @@ class Loader:
         """Matrices made of rows (by number) of STEM.weight, which has as many rows as there are numbers in all."""
         name, n = f"{self.prefix}{stem}.weight", sum(part.size for part in rows)
         fmt, blocks = self.tensors.blocks(name, (n, cols))
-        bias = self.maybe(f"{stem}.bias", n)
+        bias, scale = self.maybe(f"{stem}.bias", n), self.maybe(f"{stem}.scale", 1)
         whole = len(rows) == 1
         matrices = [
             self.place.matrix(
                 MatrixLayout(fmt, part.size, cols),
                 (blocks if whole else np.ascontiguousarray(blocks[part])).reshape(-1),
                 bias=bias if whole or bias is None else bias[part],
+                scale=1.0 if scale is None else float(scale[0]),
             )
             for part in rows
         ]

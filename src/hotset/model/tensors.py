@@ -85,7 +85,8 @@ class Tensors:
         """UnsupportedError where tensors are left that no part of the model took; those of speculative layers are left out."""
         ignored = "|".join(re.escape(name) for name in config.ignored)
         speculative = "|".join(str(i) for i in self._blocks_from(config.n_layers))
-        skipped = rf"blk\.\d+\.(nextn\..*|{ignored or 'nextn'})" + (
+        # Scales of activations serve products of four-bit floats with four-bit floats, which are not taken here.
+        skipped = rf".*\.input_scale|blk\.\d+\.(nextn\..*|{ignored or 'nextn'})" + (
             rf"|blk\.({speculative})\..*" if speculative else ""
         )
         left = sorted(name for name in self._left if not re.fullmatch(skipped, name))

@@ -17,9 +17,15 @@ class Place(Protocol):
     """Puts weights where they are computed with: host memory or a GPU."""
 
     def matrix(
-        self, layout: MatrixLayout, blocks: Bytes, *, n: int = 1, bias: NDArray[np.float32] | None = None
+        self,
+        layout: MatrixLayout,
+        blocks: Bytes,
+        *,
+        n: int = 1,
+        bias: NDArray[np.float32] | None = None,
+        scale: float = 1.0,
     ) -> Any:
-        """GGUF bytes of `n` matrices -> what the ops of this place multiply with; `bias` float32 [rows] is added to products."""
+        """GGUF bytes of `n` matrices -> what the ops of this place multiply with: products times `scale`, plus `bias` float32 [rows]."""
 
     def vector(self, values: NDArray[np.float32]) -> Any:
         """Float32 [...] -> the same where it is needed."""
