@@ -52,7 +52,7 @@ class Measuring:
             if self.on_gpu is None:
                 self.read_rates[threads] = memory_rate(threads)
             else:
-                from hotset.bench import bus
+                from hotset.plan import bus
 
                 self.read_rates[threads] = bus.memory_rate(self.on_gpu.model.device)
         return self.read_rates[threads]
@@ -62,7 +62,7 @@ class Measuring:
         """Bytes per second of pinned copies at the spans' sizes, None where nothing is fetched."""
         if self.on_gpu is None:
             return None
-        from hotset.bench.bus import mixed_rate, pinned_copy_rates
+        from hotset.plan.bus import mixed_rate, pinned_copy_rates
 
         model = self.on_gpu.model
         return mixed_rate(pinned_copy_rates(model.bank, model.device), model.bank.span_bytes)
@@ -237,7 +237,7 @@ def show_card(setting: Setting) -> None:
 
 
 def memory_rate(threads: int) -> float:
-    from hotset.bench.ceiling import BUFFER_BYTES, buffer, read_rate
+    from hotset.plan.dram import BUFFER_BYTES, buffer, read_rate
 
     return read_rate(buffer(BUFFER_BYTES), threads)
 
