@@ -80,9 +80,10 @@ class Machine:
         try:
             gpu = value.pop("gpu")
             machine = cls(**value | {"dram": _by_number(value["dram"]), "gpu": gpu and _gpu_figures(gpu)})
+            sound = bool(machine.dram) and all(rate > 0 for rate in machine.rates())
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"a field is missing or of another kind: {error}") from error
-        if any(not rate > 0 for rate in machine.rates()) or not machine.dram:
+        if not sound:
             raise ValueError("a rate is not above 0")
         return machine
 
