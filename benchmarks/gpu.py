@@ -40,7 +40,6 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import hotset
-from hotset.bench.bus import memory_rate, pinned_copy_rates, zero_copy_rate
 from hotset.bench.routing import routing_trace
 from hotset.engine.device import DeviceModel, DeviceRunner
 from hotset.experts.policy import Policy
@@ -51,6 +50,7 @@ from hotset.kernels.matvec import DeviceMatrix
 from hotset.model.batch import MAX_ROWS
 from hotset.model.chunk_ops import ChunkBatch, ChunkOps
 from hotset.model.transformer import forward
+from hotset.plan.bus import memory_rate, pinned_copy_rates, zero_copy_rate
 
 PARAMS = hotset.SamplingParams(temperature=0)
 KERNELS_SHOWN = 20

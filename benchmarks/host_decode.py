@@ -24,13 +24,13 @@ import numpy as np
 from make_model import SHAPES, Shape, write_model
 
 import hotset
-from hotset.bench.ceiling import buffer, read_rate
-from hotset.bench.traffic import traffic
 from hotset.engine.host import HostRunner
 from hotset.gguf import open_gguf
 from hotset.model import model_config
 from hotset.model.experts import expert_layouts
 from hotset.model.tensors import Tensors
+from hotset.plan.dram import buffer, read_rate
+from hotset.plan.traffic import traffic
 
 GB = 1e9
 BAR = 0.6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +25,14 @@ class Hub:
     broken: int = 0
     """A status that every request gets, where it is not 0."""
     fetched: list[str] = field(default_factory=list)
+    ranges: bool = True
+    """Whether parts of files are sent."""
+    sent: int = 0
+    """Bytes of files."""
+    elsewhere: str = ""
+    """Where requests for files are pointed, if anywhere."""
+    authorized: list[bool] = field(default_factory=list)
+    """Of each request for a file, whether it came with a token."""
     url: str = ""
 
     def refusal(self, repo: str, token: str | None) -> tuple[int, dict[str, str]] | None:
@@ -69,8 +78,19 @@ class Handler(BaseHTTPRequestHandler):
         if data is None:
             self.send(404, b"", {"X-Error-Code": "EntryNotFound", "X-Error-Message": "Entry not found"})
             return
+        hub.authorized.append("Authorization" in self.headers)
+        if hub.elsewhere:
+            self.send(302, b"", {"Location": f"{hub.elsewhere}{self.path}"})
+            return
         hub.fetched += [name] if self.command == "GET" else []
-        self.send(200, data, {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": COMMIT})
+        headers = {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": COMMIT}
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        if wanted and hub.ranges:
+            start, end = int(wanted[1]), min(int(wanted[2]) + 1, len(data))
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(data)}"
+            data = data[start:end]
+        hub.sent += len(data)
+        self.send(206 if wanted and hub.ranges else 200, data, headers)
 
     def send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
@@ -85,6 +105,7 @@ class Handler(BaseHTTPRequestHandler):
 def serving(hub: Hub):
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.hub = hub
+    server.handle_error = lambda *_: None  # a client that reads no further is no error
     threading.Thread(target=server.serve_forever, daemon=True).start()
     hub.url = f"http://127.0.0.1:{server.server_port}"
     try:

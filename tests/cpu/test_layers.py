@@ -9,7 +9,21 @@ import hotset
 
 PACKAGE = Path(hotset.__file__).parent
 # Each may import itself, what stands before it, and the plain modules at the top.
-LAYERS = ("gguf", "quant", "host", "kernels", "text", "checkpoint", "experts", "lab", "model", "engine", "bench", "cli")
+LAYERS = (
+    "gguf",
+    "quant",
+    "host",
+    "kernels",
+    "text",
+    "checkpoint",
+    "experts",
+    "lab",
+    "model",
+    "engine",
+    "plan",
+    "bench",
+    "cli",
+)
 ANYWHERE = {"errors", "config", "version"}
 LIGHT = (
     "hotset",
@@ -18,6 +32,8 @@ LIGHT = (
     "hotset.experts.trace",
     "hotset.experts.simulate",
     "hotset.lab.study",
+    "hotset.plan.hardware",
+    "hotset.plan.planner",
     "hotset.cli",
 )
 

@@ -9,13 +9,13 @@ torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
 import hotset  # noqa: E402
-from hotset.bench.bus import memory_rate, pinned_copy_rates, zero_copy_rate  # noqa: E402
 from hotset.bench.routing import routing_trace  # noqa: E402
 from hotset.bench.runner import Bench, Plan, Tokens, results  # noqa: E402
 from hotset.cli import main  # noqa: E402
 from hotset.experts.policy import Policy  # noqa: E402
 from hotset.experts.simulate import simulate  # noqa: E402
 from hotset.experts.trace import Trace  # noqa: E402
+from hotset.plan.bus import memory_rate, pinned_copy_rates, zero_copy_rate  # noqa: E402
 
 
 @pytest.fixture(scope="module")

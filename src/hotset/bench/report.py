@@ -16,6 +16,7 @@ FORMATS = ("md", "csv", "json", "jsonl")
 # Columns that are shown only where they say something: settings that vary, and what a GPU alone has.
 SWEPT = ("threads", "cache")
 GPU_ONLY = ("ms in misses", "bus GB/s", "VRAM peak")
+FORECAST = "forecast"
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,21 @@ class Setting:
 
 @dataclass(frozen=True)
 class Line:
-    """One result under one setting; `resident_s` is the seconds of a decode step with every expert on the GPU, where that was measured."""
+    """One result under one setting; `resident_s` is the seconds of a decode step with every expert on the GPU, where that was measured.
+
+    `forecast` is the tokens per second that the machine's kept figures promise at the measured hit rate, where there are some.
+    """
 
     setting: Setting
     result: Result
     resident_s: float | None = None
     verdict: str = ""
+    forecast: float | None = None
+
+    @property
+    def forecast_error(self) -> float | None:
+        """How much more than measured was forecast, as a share."""
+        return self.forecast / self.result.mean - 1 if self.forecast and self.result.mean else None
 
     @property
     def ceiling(self) -> float | None:
@@ -104,6 +114,7 @@ class Line:
             "policy": s.policy,
             "ceiling": "-" if self.ceiling is None else f"{self.ceiling:.2f}",
             "of ceiling": percent_text(self.share),
+            FORECAST: "-" if self.forecast is None else f"{self.forecast:.2f}",
         }
 
     def _bus_text(self) -> str:
@@ -137,16 +148,18 @@ class Line:
             "resident_step_s": self.resident_s,
             "ceiling_tokens_per_s": self.ceiling,
             "share_of_ceiling": self.share,
+            "forecast_tokens_per_s": self.forecast,
+            "forecast_error": self.forecast_error,
             "verdict": self.verdict,
         }
 
 
 class Table:
-    """Writes lines in one of FORMATS; `shown` names those of SWEPT and GPU_ONLY that get columns."""
+    """Writes lines in one of FORMATS; `shown` names those of SWEPT, GPU_ONLY and FORECAST that get columns."""
 
     def __init__(self, form: str, shown: Sequence[str]) -> None:
         self._form = form
-        self._hidden = [name for name in (*SWEPT, *GPU_ONLY) if name not in shown]
+        self._hidden = [name for name in (*SWEPT, *GPU_ONLY, FORECAST) if name not in shown]
         self._began = False
         self._all: list[dict[str, Any]] = []
 

@@ -87,7 +87,7 @@ def bench(
 
 def show(lines: Sequence[Line], form: str, *, json: bool) -> None:
     """The table, the verdict in words, and as JSON on the last line everything (but for CSV, which is to stay CSV unless asked)."""
-    from hotset.bench.report import GPU_ONLY, SWEPT, Table
+    from hotset.bench.report import FORECAST, GPU_ONLY, SWEPT, Table
     from hotset.bench.verdict import verdicts
 
     lines = [replace(line, verdict=text) for line, text in zip(lines, verdicts(lines), strict=True)]
@@ -96,12 +96,16 @@ def show(lines: Sequence[Line], form: str, *, json: bool) -> None:
         "cache": len({(line.setting.cache, line.setting.policy) for line in lines}) > 1,
     }
     gpu = GPU_ONLY if any(line.setting.backend == "CUDA" for line in lines) else ()
-    table = Table(form, [*(name for name in SWEPT if varies[name]), *gpu])
+    forecast = (FORECAST,) if any(line.forecast for line in lines) else ()
+    table = Table(form, [*(name for name in SWEPT if varies[name]), *gpu, *forecast])
     for line in lines:
         put(table.add(line))
     for line in lines:
+        named = f", {line.setting.cache}, {line.setting.policy}" if varies["cache"] else ""
+        if line.forecast is not None and line.forecast_error is not None:
+            said = f"{line.forecast:.1f} t/s at this hit rate, {100 * line.forecast_error:+.1f} % off what was measured"
+            say(f"forecast of {line.result.test.name}{named}: {said}")
         if line.verdict:
-            named = f", {line.setting.cache}, {line.setting.policy}" if varies["cache"] else ""
             say(f"verdict on {line.result.test.name}{named}: {line.verdict}")
     if json or form in ("json", "md"):
         put_json(table.facts)

@@ -11,7 +11,8 @@ from hotset.cli import options
 from hotset.cli.output import held_warnings, loading_bar, printable, put, put_json
 
 if TYPE_CHECKING:
-    from hotset.cli.inspection import Inspection, Needs, VramRow
+    from hotset.cli.inspection import Inspection, Needs
+    from hotset.plan.planner import VramRow
 
 Row = tuple[str, str]
 
@@ -125,13 +126,13 @@ def format_rows(i: Inspection) -> list[Row]:
 
 
 def show_vram(needs: Needs) -> None:
-    from hotset.cli import inspection as source
-    from hotset.engine import memory
+    from hotset.engine.memory import CHUNK_SHARE, RESERVE, RESERVE_SHARE
+    from hotset.plan.planner import ASSUMED_CONTEXT, ASSUMED_SCRATCH
 
     show([(f"{row.gib} GiB of VRAM", vram_text(row, needs.config.n_experts)) for row in needs.vram])
     put(
-        f"assumed: {size_text(source.ASSUMED_CONTEXT)} for the CUDA context, {size_text(source.ASSUMED_SCRATCH)}, the logits and "
-        f"{percent_text(memory.CHUNK_SHARE)} for prompts as scratch, {size_text(memory.RESERVE)} or {percent_text(memory.RESERVE_SHARE)} left free, "
+        f"assumed: {size_text(ASSUMED_CONTEXT)} for the CUDA context, {size_text(ASSUMED_SCRATCH)}, the logits and up to "
+        f"{percent_text(CHUNK_SHARE)} for prompts as scratch, {size_text(RESERVE)} or {percent_text(RESERVE_SHARE)} left free, "
         f"a context of {needs.n_ctx:,}\n\n"
     )
 

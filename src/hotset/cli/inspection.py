@@ -5,41 +5,20 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hotset.bench.traffic import Traffic, traffic
-from hotset.engine.loading import DEFAULT_CTX
-from hotset.engine.memory import (
-    GIB,
-    MIB,
-    DeviceNeeds,
-    chunk_row_bytes,
-    chunk_rows,
-    device_plan,
-    kv_bytes,
-    reserve_bytes,
-)
-from hotset.errors import HotsetError, PlacementError
-from hotset.experts.slots import CacheShape, CacheSize
+from hotset.errors import HotsetError
 from hotset.gguf.metadata import describe
-from hotset.model import model_config
-from hotset.model.batch import MAX_ROWS
-from hotset.model.experts import expert_layouts
-from hotset.model.tensors import Tensors
+from hotset.plan.planner import PlannedModel, VramRow, vram_row
 
 if TYPE_CHECKING:
     from hotset.checkpoint.file import ModelFile
     from hotset.gguf import Metadata, TensorInfo
     from hotset.model.config import ModelConfig
-    from hotset.quant.layout import SpanLayout
+    from hotset.plan.traffic import Traffic
 
 VRAM_GIB = (6, 8, 12, 16, 24)
-# Not known before a GPU is asked: a CUDA context takes 0.3-0.6 GiB, activations little beside the logits.
-ASSUMED_CONTEXT = 512 * MIB
-# The decode step's buffers and the two that experts stream through; those of a prompt's chunk come on top.
-ASSUMED_SCRATCH = 128 * MIB
-ASSUMED_ROUNDING = 32 * MIB
 # Roles in the order in which they are shown; the first pattern that fits a tensor's name says what it is.
 ROLES = (
     ("embedding", r"token_embd\.weight"),
@@ -56,15 +35,6 @@ ROLES = (
     ("other", r".*"),
 )
 Formats = dict[str, dict[str, list[int]]]
-
-
-@dataclass(frozen=True)
-class VramRow:
-    """What fits a GPU: slots of the layers with the fewest and the most; None where not even the rest fits."""
-
-    gib: int
-    slots: tuple[int, int] | None
-    fraction: float
 
 
 @dataclass(frozen=True)
@@ -112,39 +82,10 @@ def inspect_file(file: ModelFile) -> Inspection:
 
 
 def model_needs(file: ModelFile) -> Needs:
-    config = model_config(file.metadata)
-    spans = expert_layouts(Tensors(file), config)
-    file.tensor("token_embd.weight")
-    reads = traffic(file, config, spans)
-    span_bytes = tuple(s.n_bytes for s in spans)
-    n_ctx = min(DEFAULT_CTX, config.n_ctx_train)
-    n = len(spans)
-    shape = CacheShape(span_bytes, (config.n_experts,) * n, (0,) * n, config.n_picks, MAX_ROWS)
-    needs = DeviceNeeds(
-        context=ASSUMED_CONTEXT,
-        weights=reads.dense,
-        kv=kv_bytes(config, n_ctx, 1),
-        scratch=ASSUMED_SCRATCH + MAX_ROWS * config.n_vocab * 4,
-        overflow=shape.overflow_bytes,
-        rounding=ASSUMED_ROUNDING,
-        reserve=0,
-    )
-    rows = tuple(vram_row(config, spans, needs, gib) for gib in VRAM_GIB)
-    return Needs(config, span_bytes, reads, n_ctx, rows)
-
-
-def vram_row(config: ModelConfig, spans: tuple[SpanLayout, ...], needs: DeviceNeeds, gib: int) -> VramRow:
-    budget = gib * GIB
-    rows = min(chunk_rows(config, budget), DEFAULT_CTX, config.n_ctx_train)
-    scratch = needs.scratch + rows * chunk_row_bytes(config)
-    needs = replace(needs, scratch=scratch, reserve=reserve_bytes(budget))
-    try:
-        slots = device_plan(config, spans, needs, CacheSize.parse("auto"), budget).n_slots
-    except PlacementError:
-        return VramRow(gib, None, 0.0)
-    if not slots:
-        return VramRow(gib, (0, 0), 1.0)
-    return VramRow(gib, (min(slots), max(slots)), sum(slots) / (config.n_experts * len(slots)))
+    model = PlannedModel.of(file)
+    n_ctx = model.default_ctx
+    rows = tuple(vram_row(model, n_ctx, gib) for gib in VRAM_GIB)
+    return Needs(model.config, model.span_bytes, model.reads, n_ctx, rows)
 
 
 def formats(tensors: Iterable[TensorInfo]) -> Formats:

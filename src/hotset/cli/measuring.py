@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hotset.engine.engine import Engine
     from hotset.engine.runner import Runner
     from hotset.experts.trace import Trace
+    from hotset.plan.hardware import Machine
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Measuring:
             if self.on_gpu is None:
                 self.read_rates[threads] = memory_rate(threads)
             else:
-                from hotset.bench import bus
+                from hotset.plan import bus
 
                 self.read_rates[threads] = bus.memory_rate(self.on_gpu.model.device)
         return self.read_rates[threads]
@@ -62,7 +63,7 @@ class Measuring:
         """Bytes per second of pinned copies at the spans' sizes, None where nothing is fetched."""
         if self.on_gpu is None:
             return None
-        from hotset.bench.bus import mixed_rate, pinned_copy_rates
+        from hotset.plan.bus import mixed_rate, pinned_copy_rates
 
         model = self.on_gpu.model
         return mixed_rate(pinned_copy_rates(model.bank, model.device), model.bank.span_bytes)
@@ -156,12 +157,35 @@ class Measuring:
             )
             for arm, result in zip(group, found, strict=True):
                 say(first_line(result, self.named(arm)))
-                yield Line(self.setting(arm), result, resident_s)
+                yield Line(self.setting(arm), result, resident_s, forecast=self.forecast(arm, result))
         if self.on_gpu:
             from hotset.bench.vram import release
 
             del runs, run
             release()
+
+    @cached_property
+    def machine(self) -> Machine | None:
+        """What `hotset doctor` measured here."""
+        from hotset.plan.hardware import known_machine
+
+        return known_machine()
+
+    def forecast(self, arm: Placed, result: Result) -> float | None:
+        """Tokens per second that the kept figures promise at the misses that were counted, None where they are lacking."""
+        from hotset.host.threads import checked_threads
+        from hotset.plan.forecast import Rates, Work, cpu_band, step_s
+
+        needs, machine = self.inspection.needs, self.machine
+        if needs is None or machine is None or result.test.kind != "tg":
+            return None
+        work = Work.of(needs.config, needs.traffic, needs.span_bytes)
+        if self.on_gpu is None:
+            return cpu_band(work, machine, checked_threads(arm.arm.threads)).expected
+        if machine.gpu is None:
+            return None
+        hits = 1 - result.bytes_per_token / work.expert_bytes if work.expert_bytes else 1.0
+        return 1 / step_s(work, replace(Rates.of(machine), bus_factor=self.bus_factor), hits)
 
     def resident_step(self, arm: Placed, result: Result) -> float | None:
         """Seconds of a step of a GPU that holds every expert; what the first uses of some had to fetch is taken off."""
@@ -237,7 +261,7 @@ def show_card(setting: Setting) -> None:
 
 
 def memory_rate(threads: int) -> float:
-    from hotset.bench.ceiling import BUFFER_BYTES, buffer, read_rate
+    from hotset.plan.dram import BUFFER_BYTES, buffer, read_rate
 
     return read_rate(buffer(BUFFER_BYTES), threads)
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hotset.engine.engine import Engine
     from hotset.engine.loading import Device
     from hotset.engine.memory import MemoryPlan
+    from hotset.engine.warm_start import WarmStart
     from hotset.model.kv import KVTypes
 
 
@@ -36,6 +37,8 @@ class Choices:
     why_n_ctx: str = "as asked"
     arms: str = ""
     record_steps: int = 0
+    warm_start: bool = False
+    slots_from_profile: bool = False
 
     @property
     def kv_types(self) -> KVTypes:
@@ -65,6 +68,8 @@ def open_engine(choices: Choices) -> Engine:
                 page_lock=choices.page_lock,
                 cache_type_k=choices.cache_type_k,
                 cache_type_v=choices.cache_type_v,
+                warm_start=choices.warm_start,
+                slots_from_profile=choices.slots_from_profile,
                 progress=progress,
             )
         say(f"expert caches, measured side by side: {choices.arms}" if choices.arms else cache_line(engine))
@@ -103,6 +108,8 @@ def settings(engine: Engine, choices: Choices) -> Iterator[tuple[str, str, str]]
     if choices.arms:
         return
     yield "expert cache", slots_text(engine), asked(choices.expert_cache != "auto") or cache_reason(engine)
+    if engine.warm_start is not None:
+        yield "warm start", *warm_start_texts(engine.warm_start, choices)
     yield "policy", engine.stats().policy, "keeps what was picked often and lately; best in replays of real routing"
 
 
@@ -136,6 +143,17 @@ def context_reason(engine: Engine, choices: Choices) -> str:
     if engine.n_ctx == made_for:
         return "all that the model was made for"
     return f"keeps the KV cache small; the model was made for {made_for:,}: raise with --ctx-size"
+
+
+def warm_start_texts(warm: WarmStart, choices: Choices) -> tuple[str, str]:
+    """What the expert cache begins with, and why."""
+    samples = (
+        f"{warm.began_with:,} answers of earlier runs" if warm.began_with else "no earlier run of this model is known"
+    )
+    dealt = "slots dealt to layers by earlier picks; " if warm.dealt else ""
+    if not choices.warm_start:
+        return "off", f"{dealt}as asked"
+    return f"{warm.filled:,} slots filled", f"{dealt}{samples}; off with --no-warm-start"
 
 
 def cache_reason(engine: Engine) -> str:

@@ -107,6 +107,17 @@ PageLockOption = Annotated[
 ThreadsOption = Annotated[
     int | None, typer.Option("-t", "--threads", metavar="N", help="CPU threads.", show_default="physical cores")
 ]
+NoWarmStartOption = Annotated[
+    bool,
+    typer.Option("--no-warm-start", help="Begin with an empty expert cache, and learn nothing for the next start."),
+]
+DealOption = Annotated[
+    bool,
+    typer.Option(
+        "--slots-from-profile",
+        help="Deal slots to layers by what earlier runs with this option picked, and record picks.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value on the last line of stdout.")]
 VerboseOption = Annotated[bool, typer.Option("-v", "--verbose", help="Say more; show a bug's traceback.")]
 

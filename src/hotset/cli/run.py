@@ -66,6 +66,8 @@ def run(
     cache_type_v: options.CacheTypeVOption = "f16",
     no_graph: options.NoGraphOption = False,
     page_lock: options.PageLockOption = None,
+    no_warm_start: options.NoWarmStartOption = False,
+    slots_from_profile: options.DealOption = False,
     layers: Annotated[bool, typer.Option("--layers", help="Report the expert cache layer by layer.")] = False,
     json: options.JsonOption = False,
     verbose: options.VerboseOption = False,
@@ -78,7 +80,7 @@ def run(
     choices = Choices(
         options.chosen_model(model, model_option, hf_repo), device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=ctx_size,
         threads=threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph, page_lock=page_lock,
-        cache_type_k=cache_type_k, cache_type_v=cache_type_v,
+        cache_type_k=cache_type_k, cache_type_v=cache_type_v, warm_start=not no_warm_start, slots_from_profile=slots_from_profile,
     )  # fmt: skip
     text = given_text(prompt, file)
     sampling = SamplingParams(

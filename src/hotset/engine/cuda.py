@@ -107,7 +107,7 @@ def free_before_context() -> dict[str, int]:
     for i in range(count.value):
         handle = ctypes.c_void_p()
         memory = (ctypes.c_ulonglong * 3)()  # total, free, used
-        pci = _PciInfo()
+        pci = PciInfo()
         if nvml.nvmlDeviceGetHandleByIndex_v2(i, ctypes.byref(handle)):
             continue
         if not nvml.nvmlDeviceGetMemoryInfo(handle, memory) and not nvml.nvmlDeviceGetPciInfo_v3(
@@ -118,7 +118,9 @@ def free_before_context() -> dict[str, int]:
     return free
 
 
-class _PciInfo(ctypes.Structure):
+class PciInfo(ctypes.Structure):
+    """nvmlPciInfo_t."""
+
     _fields_ = (
         ("old_id", ctypes.c_char * 16),
         ("domain", ctypes.c_uint),

@@ -105,7 +105,7 @@ def _place(
         Policy.parse(source.options.policy),
         bank.base,
         device,
-        ring_steps=source.options.record_steps,
+        ring_steps=source.options.ring_steps,
     )
     model = DeviceModel(config, weights, bank, cache, device)
     rows = source.options.n_ubatch or chunk_rows(config, budget.n_bytes)
@@ -135,7 +135,7 @@ def _place(
         kv_note=str(types),
     )
     plan = device_plan(config, source.spans, needs, source.options.size, budget.n_bytes, page_locked=bank.locked_bytes)
-    plan, notes = fill_room(cache, plan, budget)
+    plan, notes = fill_room(cache, source.dealt(plan), budget)
     runner.reset_stats()
     if not source.options.graph:
         notes.append(

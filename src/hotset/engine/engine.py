@@ -20,6 +20,7 @@ from hotset.text.stream import Detokenizer, StopStrings, stop_token_ids
 
 if TYPE_CHECKING:
     from hotset.engine.memory import MemoryPlan
+    from hotset.engine.warm_start import WarmStart
     from hotset.model.config import ModelConfig
     from hotset.text.chat import ChatTemplate
     from hotset.text.tokenizer import Tokenizer
@@ -93,6 +94,7 @@ class Stream(Iterator[Piece]):
     def close(self) -> None:
         """Stop generating; what came so far is the result."""
         self._pieces.close()
+        self._engine.note_heat()
 
     @property
     def result(self) -> Generation:
@@ -134,9 +136,11 @@ class Stream(Iterator[Piece]):
             yield self._emit(piece, drawn.token)
             if text.stopped:
                 self._finish = "stop"
+                self._engine.note_heat()
                 return
         if rest := text.flush():
             yield self._emit(rest, None)
+        self._engine.note_heat()
 
     def _emit(self, text: str, token: int | None) -> Piece:
         self._text.append(text)
@@ -183,6 +187,7 @@ class Engine:
         template: ChatTemplate | None,
         memory: MemoryPlan,
         notes: Sequence[str] = (),
+        warm_start: WarmStart | None = None,
     ) -> None:
         self.runner = runner
         self.config = config
@@ -191,6 +196,7 @@ class Engine:
         self.template = template
         self.memory = memory
         self.notes = tuple(notes)
+        self.warm_start = warm_start
 
     @property
     def device(self) -> str:
@@ -285,6 +291,11 @@ class Engine:
         if not tokens:
             return np.empty((0, self.config.n_vocab), np.float32)
         return self.runner.logits(tokens, positions, mode, stepwise=stepwise)
+
+    def note_heat(self) -> None:
+        """Let the next warm start know which experts the last answer used; nothing without `load(warm_start=True)`."""
+        if self.warm_start is not None:
+            self.warm_start.note(self.runner.cache)
 
     def stats(self) -> Stats:
         """What the expert cache did since loading or the last reset."""

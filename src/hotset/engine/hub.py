@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from hotset.engine.hub_choice import HubName, chosen
 from hotset.errors import FileError
+from hotset.gguf.remote import RemoteFile
 
 STAGE = "download"
 
@@ -94,6 +95,21 @@ def from_cache(name: HubName, problem: str) -> Path:
         hint = "connect, or give the path of a .gguf file"
         raise FileError(str(name), "model", f"Hugging Face cannot be reached ({problem}), and {lack}", hint=hint)
     return located(folder / wanted[0])
+
+
+def remote_files(name: HubName, sizes: Mapping[str, int]) -> list[RemoteFile]:
+    """Return the model's GGUF file, or the parts of a split one, as they can be read without being fetched; `sizes` is what `listed` gave."""
+    from huggingface_hub import get_token, hf_hub_url
+
+    files = chosen(name, [*sizes])
+    if not files[0].endswith(".gguf"):
+        hint = "name a repository with GGUF files, or fetch it with `hotset inspect` first and plan from its folder"
+        raise FileError(str(name), "model", "it is a checkpoint, whose headers are not read from afar", hint=hint)
+    token = get_token()
+    secret = {"Authorization": f"Bearer {token}"} if token else {}
+    return [
+        RemoteFile(hf_hub_url(name.repo, file, endpoint=endpoint()), Path(name.repo) / file, secret) for file in files
+    ]
 
 
 def snapshot(repo: str) -> Path | None:

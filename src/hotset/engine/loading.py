@@ -13,7 +13,8 @@ from hotset.checkpoint import is_checkpoint, open_model
 from hotset.engine import hub
 from hotset.engine.filling import Gauge, Reader, fill
 from hotset.engine.hub_choice import PREFIX, HubName, looks_like_hub_name
-from hotset.engine.memory import check_host_room, checked_ctx, host_plan, kv_bytes
+from hotset.engine.memory import check_host_room, checked_ctx, host_plan, kv_bytes, with_slots
+from hotset.engine.warm_start import RING_STEPS, WarmStart
 from hotset.errors import FileError, InputError, UnsupportedError
 from hotset.experts.policy import Policy
 from hotset.experts.slots import CacheShape, CacheSize, parse_bytes
@@ -64,6 +65,8 @@ class LoadOptions:
     page_lock: str | int | None = None
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
+    warm_start: bool = False
+    slots_from_profile: bool = False
 
     def __post_init__(self) -> None:
         if self.device not in ("auto", "cuda", "cpu"):
@@ -82,6 +85,11 @@ class LoadOptions:
     @property
     def kv_types(self) -> KVTypes:
         return KVTypes.parse(self.cache_type_k, self.cache_type_v)
+
+    @property
+    def ring_steps(self) -> int:
+        """Steps whose picks the expert cache keeps."""
+        return max(self.record_steps, RING_STEPS) if self.slots_from_profile else self.record_steps
 
     @property
     def size(self) -> CacheSize:
@@ -112,6 +120,15 @@ class Source:
     n_ctx: int
     options: LoadOptions
     progress: Progress
+    warm_start: WarmStart | None = None
+
+    def dealt(self, plan: MemoryPlan) -> MemoryPlan:
+        """The plan with slots per layer as earlier runs would have them, where that was asked for."""
+        if self.warm_start is None or not self.options.slots_from_profile:
+            return plan
+        return with_slots(
+            plan, self.warm_start.deal(plan.n_slots, [s.n_bytes for s in self.spans]), self.spans, self.config
+        )
 
     @property
     def dense_bytes(self) -> int:
@@ -191,6 +208,8 @@ def load(
     page_lock: str | int | None = None,
     cache_type_k: str = "f16",
     cache_type_v: str = "f16",
+    warm_start: bool = False,
+    slots_from_profile: bool = False,
     progress: Progress = no_progress,
 ) -> Engine:
     """Load a model and make it ready.
@@ -203,8 +222,10 @@ def load(
     last steps. `graph` False launches a GPU step's kernels one by one instead of as one captured graph. `n_ubatch` is how many tokens of a prompt
     the GPU computes at once (default: by VRAM, at most 4,096). `cache_type_k` and `cache_type_v` say how keys and values are kept, "f16" or
     "q8_0" (about half the memory). `page_lock` is how much of the experts may be page-locked for the GPU to read ("8GiB", bytes, or "off";
-    default: all): what is not goes through a small buffer, slower and with the same results. `progress` is called with a stage, what is
-    done and the whole; stages overlap, and their calls come from other threads, one at a time.
+    default: all): what is not goes through a small buffer, slower and with the same results. `warm_start` fills the expert cache with what
+    earlier runs of the model used most and keeps what this one uses (a small file in the cache directory); `slots_from_profile` deals slots
+    to layers by what they picked; both change speed alone. `progress` is called with a stage, what is done and the whole; stages overlap,
+    and their calls come from other threads, one at a time.
 
     Raises HotsetError: FileError (the file), PlacementError (memory), DeviceError (the GPU), InputError (an argument).
     """
@@ -212,6 +233,7 @@ def load(
         device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=n_ctx, threads=threads, pre=pre, record_steps=record_steps,
         graph=graph,
         n_ubatch=n_ubatch, page_lock=page_lock, cache_type_k=cache_type_k, cache_type_v=cache_type_v,
+        warm_start=warm_start, slots_from_profile=slots_from_profile,
     )  # fmt: skip
     (
         Policy.parse(options.policy),
@@ -227,7 +249,8 @@ def load(
     tensors = Tensors(file)
     n_ctx = n_ctx or min(config.n_ctx_train, DEFAULT_CTX)
     config = resolved(config, tensors, n_ctx)
-    source = Source(file, config, tensors, expert_layouts(tensors, config), n_ctx, options, one_at_a_time(progress))
+    spans, heat = expert_layouts(tensors, config), known_heat(file, config, options)
+    source = Source(file, config, tensors, spans, n_ctx, options, one_at_a_time(progress), heat)
     chosen, notes = choose_device(options.device)
     if chosen == "cuda" and (missing := missing_on_device(config)):
         chosen, notes = "cpu", [*notes, without_gpu(source, missing)]
@@ -243,6 +266,14 @@ def one_at_a_time(progress: Progress) -> Progress:
             progress(stage, done, total)
 
     return report
+
+
+def known_heat(file: ModelFile, config: ModelConfig, options: LoadOptions) -> WarmStart | None:
+    """What earlier runs of the model left, where it is wanted and there are experts."""
+    n_layers = len(config.expert_layers)
+    if not n_layers or not (options.warm_start or options.slots_from_profile):
+        return None
+    return WarmStart(file.header_hash, n_layers, config.n_experts, config.n_picks)
 
 
 def choose_device(wanted: Device) -> tuple[Literal["cuda", "cpu"], list[str]]:
@@ -287,14 +318,13 @@ def _load_host(source: Source, notes: list[str]) -> Engine:
     weights = load_weights(source.tensors, config, source.spans, HostPlace())
     size = COUNTED_SIZE if options.size.kind == "auto" else options.size
     n_slots = size.n_slots(bank.span_bytes, (config.n_experts,) * len(source.spans))
-    cache = HostCache(source.shape(n_slots), Policy.parse(options.policy), ring_steps=options.record_steps)
+    plan = source.dealt(host_plan(config, source.spans, source.dense_bytes, kv, n_slots, str(options.kv_types)))
+    cache = HostCache(source.shape(plan.n_slots), Policy.parse(options.policy), ring_steps=options.ring_steps)
     runner = HostRunner(HostModel(config, weights, bank, cache), checked_threads(options.threads), options.kv_types)
     source.progress("kernels", 0, 1)
     runner.warm_up()
     source.progress("kernels", 1, 1)
-    return _engine(
-        source, runner, host_plan(config, source.spans, source.dense_bytes, kv, n_slots, str(options.kv_types)), notes
-    )
+    return _engine(source, runner, plan, notes)
 
 
 def _load_cuda(source: Source, notes: list[str]) -> Engine:
@@ -308,13 +338,16 @@ def _engine(source: Source, runner: Runner, plan: MemoryPlan, notes: list[str]) 
     from hotset.engine.engine import Engine
 
     tokenizer, template = text_of(source)
+    warm = source.warm_start
+    if warm is not None and source.options.warm_start:
+        warm.fill(runner.cache)
     if source.n_ctx > source.config.n_ctx_train:
         notes = [
             *notes,
             f"the context of {source.n_ctx} is longer than the {source.config.n_ctx_train} the model was made for",
         ]
     return Engine(
-        runner, source.config, tokenizer, n_ctx=source.n_ctx, template=template, memory=plan, notes=notes
+        runner, source.config, tokenizer, n_ctx=source.n_ctx, template=template, memory=plan, notes=notes, warm_start=warm,
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from hotset.errors import InputError, PlacementError
@@ -225,3 +225,13 @@ def device_plan(
         ),
     )
     return MemoryPlan(rows, n_slots, budget)
+
+
+def with_slots(
+    plan: MemoryPlan, n_slots: tuple[int, ...], spans: Sequence[SpanLayout], config: ModelConfig
+) -> MemoryPlan:
+    """The plan with other slots per layer, which take no more bytes."""
+    n_bytes = sum(n * s.n_bytes for n, s in zip(n_slots, spans, strict=True))
+    note = slots_note(n_slots, config)
+    rows = tuple(replace(r, n_bytes=n_bytes, note=note) if r.name == "slots" else r for r in plan.rows)
+    return replace(plan, rows=rows, n_slots=n_slots)

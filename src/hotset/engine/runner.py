@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from hotset.config import SamplingParams
-    from hotset.engine.record import RecordingCache
     from hotset.engine.stats import Stats
+    from hotset.engine.warm_start import WarmCache
     from hotset.experts.policy import Policy
     from hotset.experts.slots import CacheShape
     from hotset.kernels.token_mask import Words
@@ -73,7 +73,7 @@ class Runner(Protocol):
         """
 
     @property
-    def cache(self) -> RecordingCache:
+    def cache(self) -> WarmCache:
         """The expert cache."""
 
     def logits(

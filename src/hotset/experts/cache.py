@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -196,6 +196,17 @@ class ExpertCache:
         else:
             count = torch.tensor([len(chosen)], dtype=torch.int32, device=self.device)
             fetch(source.to(self.device), target.to(self.device), count, span)
+
+    def start_from(self, layer: int, experts: Sequence[int], score: NDArray[Any]) -> None:
+        """Make exactly these experts resident and bring them in, and give every expert of the layer a score to begin with."""
+        self.seed(layer, experts)
+        self._buffers.score[layer, : len(score)] = torch.from_numpy(score.view(np.int32)).to(self.device)
+
+    def scores(self) -> tuple[list[NDArray[Any]], NDArray[np.int32]]:
+        """Copy every layer's scores [experts], and the steps of every layer, to the host; waits for the device."""
+        rows = self._buffers.score.cpu().numpy().view(self.policy.kind.score_type)
+        steps = self._buffers.step.cpu().numpy()
+        return [row[:n] for row, n in zip(rows, self.shape.n_experts, strict=True)], steps
 
     def reset(self) -> None:
         """As new: cold (but for `static`, which starts with experts 0, 1, ...), with nothing counted or recorded."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -73,6 +73,15 @@ class HostCache:
     def seed(self, layer: int, experts: Sequence[int]) -> None:
         """Make exactly these experts of a layer resident."""
         self._layers[layer].seed(experts)
+
+    def start_from(self, layer: int, experts: Sequence[int], score: NDArray[Any]) -> None:
+        """Make exactly these experts resident, and give every expert of the layer a score to begin with."""
+        self.seed(layer, experts)
+        self._layers[layer].score[:] = score
+
+    def scores(self) -> tuple[list[NDArray[Any]], NDArray[np.int64]]:
+        """Return every layer's scores [experts], and the steps of every layer."""
+        return [state.score for state in self._layers], np.array([int(s.step[0]) for s in self._layers], np.int64)
 
     def state(self, layer: int) -> LayerState:
         """Scores and residency of a layer."""

@@ -18,11 +18,21 @@ U64 = struct.Struct("<Q")
 class Cursor:
     """Reads little-endian fields of `data` one after another; `thing` names what is read, for the error."""
 
-    def __init__(self, path: Path, data: mmap, position: int = 0) -> None:
+    def __init__(self, path: Path, data: mmap | bytearray, end: int, position: int = 0) -> None:
         self.path = path
         self.data = data
         self.position = position
-        self.end = len(data)
+        self.end = end
+
+    def reach(self, position: int) -> int:
+        """Bring in the bytes up to `position` (at most `end`) where they are not there yet; says up to where bytes can be read."""
+        del position  # a mapped file is there as a whole
+        return self.end
+
+    def leaves_out(self, n_bytes: int) -> bool:
+        """Whether an array of numbers of this size is stepped over and not read."""
+        del n_bytes
+        return False
 
     def skip(self, size: int, thing: str) -> int:
         """Step over `size` bytes and return where they start."""
@@ -37,8 +47,13 @@ class Cursor:
         self.position = start + size
         return start
 
+    def _read(self, size: int, thing: str) -> int:
+        if size <= self.end - self.position:
+            self.reach(self.position + size)
+        return self.skip(size, thing)
+
     def unpack(self, kind: struct.Struct, thing: str) -> int | float:
-        start = self.skip(kind.size, thing)
+        start = self._read(kind.size, thing)
         value: int | float = kind.unpack_from(self.data, start)[0]
         return value
 
@@ -49,8 +64,8 @@ class Cursor:
         return int(self.unpack(U64, thing))
 
     def take(self, size: int, thing: str) -> bytes:
-        start = self.skip(size, thing)
-        return self.data[start : start + size]
+        start = self._read(size, thing)
+        return bytes(self.data[start : start + size])
 
     def string(self, thing: str, max_bytes: int) -> bytes:
         length = self.u64(thing)

@@ -11,10 +11,10 @@ from hotset.gguf.metadata import Metadata, describe
 from hotset.gguf.values import read_value
 
 if TYPE_CHECKING:
-    from mmap import mmap
     from pathlib import Path
 
 MAGIC = b"GGUF"
+MAGIC_BYTES = 32  # what other formats show themselves by
 DEFAULT_ALIGNMENT = 32
 MIN_ALIGNMENT, MAX_ALIGNMENT = 8, 1 << 20
 MAX_PAIRS = 1 << 16
@@ -60,10 +60,11 @@ class Header:
     data_start: int
 
 
-def read_header(path: Path, data: mmap) -> Header:
-    """Read and check everything before the tensor data."""
-    check_magic(path, data[:32])
-    cursor = Cursor(path, data, len(MAGIC))
+def read_header(cursor: Cursor) -> Header:
+    """Read and check everything before the tensor data; `cursor` stands at the start of the file."""
+    cursor.reach(min(MAGIC_BYTES, cursor.end))
+    check_magic(cursor.path, bytes(cursor.data[:MAGIC_BYTES]))
+    cursor.skip(len(MAGIC), "magic")
     version = _read_version(cursor)
     # The two counts stand side by side, so each is checked against all that follows.
     n_tensors = cursor.count("tensor count", MIN_TENSOR_BYTES, MAX_TENSORS)

@@ -9,6 +9,7 @@ from mmap import ACCESS_READ, mmap
 from typing import TYPE_CHECKING
 
 from hotset.errors import FileError
+from hotset.gguf.cursor import Cursor
 from hotset.gguf.header import Header, read_header
 
 if TYPE_CHECKING:
@@ -19,15 +20,18 @@ MIN_FILE_BYTES = 24  # magic, version, two counts
 
 @dataclass(frozen=True, slots=True)
 class Part:
+    """One file of a model; `data` is None where only the header was read."""
+
     path: Path
-    data: mmap
+    n_bytes: int
     header: Header
+    data: mmap | None = None
 
 
 def open_part(path: Path) -> Part:
     """Map `path` and read its header."""
     data = _map(path)
-    return Part(path, data, read_header(path, data))
+    return Part(path, len(data), read_header(Cursor(path, data, len(data))), data)
 
 
 def damage_hint(path: Path) -> str:

@@ -43,8 +43,8 @@ class GGUFFile:
         self.version: int = parts[0].header.version
         self.metadata: Metadata = parts[0].header.metadata
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType(tensors)
-        self.file_bytes: int = sum(len(part.data) for part in parts)
-        self._maps = tuple(part.data for part in parts)
+        self.file_bytes: int = sum(part.n_bytes for part in parts)
+        self._maps = tuple(part.data for part in parts if part.data is not None)
         self._header_ends = tuple(part.header.data_start for part in parts)
 
     @property
@@ -94,7 +94,9 @@ class GGUFFile:
 
     def _map_of(self, tensor: TensorInfo) -> mmap:
         if not self._maps:
-            raise ValueError(f"{self.path} was closed; read {tensor.name} before")
+            raise ValueError(
+                f"{tensor.name} of {self.path} cannot be read: the file was closed, or only its header was opened"
+            )
         return self._maps[tensor.part]
 
     def __enter__(self) -> Self:

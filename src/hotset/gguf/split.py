@@ -24,7 +24,7 @@ def part_name(stem: str, index: int, count: int) -> str:
 def open_parts(path: Path) -> tuple[Part, ...]:
     """Open `path` and, where its keys say that it is one part of a split, the others beside it, in order."""
     given = _open(path)
-    index, count = _place_in_split(given)
+    index, count = place_in_split(given)
     if count == 1:
         return (given,)
     stem = _stem(path, index, count)
@@ -34,8 +34,8 @@ def open_parts(path: Path) -> tuple[Part, ...]:
             raise _missing(path, paths, i)
     parts = tuple(given if i == index else _open(sibling) for i, sibling in enumerate(paths))
     for i, part in enumerate(parts):
-        _check_place(part, i, count)
-    _check_tensor_count(parts)
+        check_place(part, i, count)
+    check_tensor_count(parts)
     return parts
 
 
@@ -45,7 +45,8 @@ def _open(path: Path) -> Part:
     return part
 
 
-def _place_in_split(part: Part) -> tuple[int, int]:
+def place_in_split(part: Part) -> tuple[int, int]:
+    """Which part this is, counted from 0, and how many there are."""
     metadata = part.header.metadata
     count = max(1, metadata.int("split.count", 1, low=0, high=MAX_PARTS))
     return metadata.int("split.no", 0, low=0, high=count - 1), count
@@ -81,8 +82,9 @@ def _part_names_beside(given: Path) -> list[str]:
         return [given.name]
 
 
-def _check_place(part: Part, index: int, count: int) -> None:
-    found = _place_in_split(part)
+def check_place(part: Part, index: int, count: int) -> None:
+    """FileError where a part's keys say that it is another one."""
+    found = place_in_split(part)
     if found != (index, count):
         raise FileError(
             part.path,
@@ -93,7 +95,8 @@ def _check_place(part: Part, index: int, count: int) -> None:
         )
 
 
-def _check_tensor_count(parts: tuple[Part, ...]) -> None:
+def check_tensor_count(parts: tuple[Part, ...]) -> None:
+    """FileError where the parts do not hold as many tensors as they say."""
     found = sum(len(part.header.tensors) for part in parts)
     for part in parts:
         expected = part.header.metadata.int("split.tensors.count", found)

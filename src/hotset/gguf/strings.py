@@ -67,9 +67,12 @@ def string_array(items: Iterable[str]) -> StringArray:
 def read_strings(cursor: Cursor, thing: str) -> StringArray:
     count = cursor.count(thing, item_bytes=8, max_count=MAX_STRINGS)
     data, base, end, unpack = cursor.data, cursor.position, cursor.end, U64.unpack_from
+    have = cursor.reach(base)
     # One tight loop on local names: 300,000 tokens and merges take 60 ms.
     position, ends = base, array("q", [0])
     for index in range(count):
+        if have - position < 8:
+            have = cursor.reach(min(position + 8, end))
         length = unpack(data, position)[0] if end - position >= 8 else 0
         position += 8 + length
         if position > end:

@@ -66,7 +66,7 @@ def check_not_joined(part: Part) -> None:
     known = [raw for raw in header.tensors if raw.type_id in GGML_TYPES]
     end = max((header.data_start + raw.offset + _n_bytes(raw) for raw in known), default=header.data_start)
     for start in (end, align(end, header.alignment)):
-        if start < len(part.data) and part.data[start : start + len(MAGIC)] == MAGIC:
+        if part.data is not None and part.data[start : start + len(MAGIC)] == MAGIC:
             raise FileError(
                 part.path,
                 "file",
@@ -119,10 +119,8 @@ def _place(part: Part, index: int, raw: RawTensor) -> TensorInfo:
         problem = f"starts at offset {raw.offset:,}, not a multiple of the alignment {part.header.alignment:,}"
         raise _tensor_error(part, raw, problem, raw.offset)
     start, n_bytes = part.header.data_start + raw.offset, _n_bytes(raw)
-    if start + n_bytes > len(part.data):
-        problem = (
-            f"takes bytes {start:,} to {start + n_bytes:,}, but the file ends at {len(part.data):,}: it is cut off"
-        )
+    if start + n_bytes > part.n_bytes:
+        problem = f"takes bytes {start:,} to {start + n_bytes:,}, but the file ends at {part.n_bytes:,}: it is cut off"
         raise FileError(part.path, raw.name, problem, value=raw.offset, hint=damage_hint(part.path))
     return TensorInfo(raw.name, raw.dimensions[::-1], kind, n_bytes, index, start)
 

@@ -27,6 +27,14 @@ class Scalar:
     dtype: np.dtype[Any]
 
 
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Stands for an array of numbers that was not read, as only the header of a remote file is wanted."""
+
+    count: int
+    type_name: str
+
+
 def _scalar(type_id: int, name: str, code: str, dtype: str) -> Scalar:
     return Scalar(type_id, name, struct.Struct("<" + code), np.dtype(dtype))
 
@@ -80,8 +88,11 @@ def _read_array(cursor: Cursor, key: str) -> tuple[str, Any]:
     return kind.name + "[]", _read_numbers(cursor, key, kind)
 
 
-def _read_numbers(cursor: Cursor, key: str, kind: Scalar) -> npt.NDArray[Any]:
+def _read_numbers(cursor: Cursor, key: str, kind: Scalar) -> npt.NDArray[Any] | LeftOut:
     count = cursor.count(key, kind.dtype.itemsize, MAX_ARRAY_BYTES // kind.dtype.itemsize)
+    if cursor.leaves_out(count * kind.dtype.itemsize):
+        cursor.skip(count * kind.dtype.itemsize, key)
+        return LeftOut(count, kind.name)
     # A copy: metadata outlives the mapping. An array over bytes is read-only.
     numbers = np.frombuffer(cursor.take(count * kind.dtype.itemsize, key), kind.dtype)
     if kind.name != "bool":

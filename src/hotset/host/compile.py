@@ -14,17 +14,12 @@ from typing import Any
 import numba
 from numba.core import config as numba_config
 
+from hotset.host.folders import cache_root
+
 # GNU OpenMP lets idle threads spin 300,000 rounds, also where another program needs the core: with one busy core of two the demo model
 # fell from 960 to 4 tokens/s. 30,000 rounds (0.15 ms) bridge the gaps between kernels, then threads sleep: 980 and 85 tokens/s. Fewer
 # rounds cost more on a quiet machine (1,000: 330 tokens/s). Read once, when OpenMP loads.
 os.environ.setdefault("GOMP_SPINCOUNT", "30000")
-
-
-def cache_root() -> Path:
-    """Where hotset keeps what it computed once: $HOTSET_CACHE, else $XDG_CACHE_HOME/hotset, else ~/.cache/hotset."""
-    if own := os.environ.get("HOTSET_CACHE"):
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hotset"
 
 
 @cache

@@ -29,13 +29,18 @@ def parse_pools(text: str) -> list[str]:
 
 
 def deal_slots(curves: NDArray[np.int64], span_bytes: Sequence[int], equal: int) -> tuple[int, ...]:
-    """Slots per layer in the bytes of `equal` slots in each, where they gain most; `curves` [layers, experts + 1] are hits by slots.
+    """Slots per layer in the bytes of `equal` slots in each, where they gain most; `curves` [layers, experts + 1] are hits by slots."""
+    return deal_bytes(curves, span_bytes, (equal,) * len(curves))
+
+
+def deal_bytes(curves: NDArray[np.int64], span_bytes: Sequence[int], before: tuple[int, ...]) -> tuple[int, ...]:
+    """The same in the bytes of the slots per layer `before`.
 
     Along a layer's concave hull bytes saved per byte of slots fall, so hull edges are taken in that order; what one edge too many leaves
-    goes to parts of edges. Never worse on these curves than equal slots: where the parts would be, equal slots it is.
+    goes to parts of edges. Never worse on these curves than `before`: where the parts would be, that it is.
     """
     n_layers, n_max = curves.shape[0], curves.shape[1] - 1
-    budget = equal * sum(span_bytes)
+    budget = sum(n * span for n, span in zip(before, span_bytes, strict=True))
     edges = sorted(
         ((gain, layer, length) for layer in range(n_layers) for gain, length in _hull_edges(curves[layer])), reverse=True
     )  # fmt: skip
@@ -47,7 +52,7 @@ def deal_slots(curves: NDArray[np.int64], span_bytes: Sequence[int], equal: int)
     span = np.array(span_bytes)
     layers = np.arange(n_layers)
     dealt = curves[layers, slots] @ span
-    return tuple(slots) if dealt >= curves[:, equal] @ span else (equal,) * n_layers
+    return tuple(slots) if dealt >= curves[layers, np.array(before)] @ span else before
 
 
 def _hull_edges(curve: NDArray[np.int64]) -> list[tuple[float, int]]:

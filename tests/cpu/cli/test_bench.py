@@ -9,6 +9,7 @@ import pytest
 from fakes import fake_engine
 from hotset.cli.options import spread
 from hotset.errors import InputError
+from machines import WITHOUT_GPU
 
 ARGS = ("-p", "16", "-n", "4", "-r", "2")
 
@@ -16,6 +17,7 @@ ARGS = ("-p", "16", "-n", "4", "-r", "2")
 @pytest.fixture(autouse=True)
 def known_memory(monkeypatch):
     monkeypatch.setattr("hotset.cli.measuring.memory_rate", lambda _threads: 1e9)
+    monkeypatch.setattr("hotset.plan.hardware.known_machine", lambda: None)
 
 
 def test_the_table_has_llama_benchs_columns_and_ours(call, loaded):
@@ -29,6 +31,19 @@ def test_the_table_has_llama_benchs_columns_and_ours(call, loaded):
     assert "| qwen3moe demo-moe | 7.48 MiB | 11.72 M | CPU | pp16 |" in first
     assert "| tg4 |" in second
     assert "75.0 %" in second
+
+
+def test_a_measured_machine_adds_a_forecast(call, loaded, monkeypatch):
+    monkeypatch.setattr("hotset.plan.hardware.known_machine", lambda: WITHOUT_GPU)
+    loaded()
+    result = call("bench", "demo", *ARGS)
+    head, *_, last = result.out.splitlines()
+    assert head.endswith("| of ceiling | forecast |")
+    prompt, decode = json.loads(last)
+    assert prompt["forecast_tokens_per_s"] is None
+    assert decode["forecast_error"] == pytest.approx(decode["forecast_tokens_per_s"] / decode["tokens_per_s"] - 1)
+    assert "forecast of tg4:" in result.err
+    assert "off what was measured" in result.err
 
 
 def test_the_card_comes_before_the_results_on_stderr(call, loaded):

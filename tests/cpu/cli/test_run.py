@@ -236,3 +236,11 @@ def test_ctrl_c_in_a_single_answer_ends_with_the_report_and_130(call, loaded):
     result = call("run", "demo", "-p", "x")
     assert result.code == 130
     assert "hit rate" in result.err or "nothing was decoded" in result.err
+
+
+def test_a_run_begins_warm_unless_told_otherwise(call, loaded):
+    engine = loaded()
+    call("run", "demo", "-p", "x", "-n", "1")
+    assert (engine.load_arguments["warm_start"], engine.load_arguments["slots_from_profile"]) == (True, False)
+    call("run", "demo", "-p", "x", "-n", "1", "--no-warm-start", "--slots-from-profile")
+    assert (engine.load_arguments["warm_start"], engine.load_arguments["slots_from_profile"]) == (False, True)

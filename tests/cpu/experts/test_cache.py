@@ -99,6 +99,22 @@ def test_seeded_spans_are_brought_in():
     assert cache.stats().hits == (0, 2)
 
 
+@pytest.mark.parametrize("setting", ["lrfu:16", "lru", "lfu"])
+def test_both_caches_begin_alike_from_given_experts_and_scores(setting):
+    cache, host = make_cache(make_bank(), setting), HostCache(SHAPE, Policy.parse(setting))
+    for c in (cache, host):
+        for layer, n_experts in enumerate(SHAPE.n_experts):
+            score = np.arange(n_experts).astype(host.state(layer).score.dtype)
+            c.start_from(layer, range(3), score)
+    for layer, picks, mask in play(cache, 7):
+        host.lookup(layer, picks, mask)
+    assert cache.stats() == host.stats()
+    (ours, steps), (theirs, other_steps) = cache.scores(), host.scores()
+    assert steps.tolist() == other_steps.tolist()
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.tobytes() == b.tobytes()
+
+
 def test_reset_stats_keeps_residency_and_reset_forgets_it():
     cache = make_cache(make_bank(), ring_steps=2)
     picks, mask = torch.tensor([[0, 1, 2]], dtype=torch.int32), torch.ones(1, dtype=torch.int32)

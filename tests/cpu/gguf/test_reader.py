@@ -98,7 +98,7 @@ def test_a_view_and_the_metadata_outlive_the_file():
     model.close()
     assert data.tobytes() == expected
     assert tokens[0] == "<|endoftext|>"
-    with pytest.raises(ValueError, match="was closed"):
+    with pytest.raises(ValueError, match="the file was closed"):
         model.data("output_norm.weight")
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from hotset.host import compile as host_compile
-from hotset.host.compile import cache_root, code_cache
+from hotset.host.compile import code_cache
+from hotset.host.folders import cache_root
 
 
 def run(code: str, **environment: str) -> dict:

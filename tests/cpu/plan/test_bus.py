@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from hotset.bench.bus import COPIES, copy_starts, mixed_rate
 from hotset.experts.bank import LOCK_CHUNK
+from hotset.plan.bus import COPIES, copy_starts, mixed_rate
 
 
 @pytest.mark.parametrize("size", [256, 2_700_032, 13_400_064, LOCK_CHUNK])

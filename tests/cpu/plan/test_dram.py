@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hotset.bench.ceiling import TASK_WORDS, buffer, read_rate, sum_words
+from hotset.plan.dram import TASK_WORDS, buffer, read_rate, sum_words
 
 
 @pytest.mark.parametrize("n", [1, TASK_WORDS, 3 * TASK_WORDS + 5])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hotset.experts.bank import LOCK_CHUNK
 from hotset.kernels.fetch import fetch
@@ -24,17 +26,22 @@ MEMORY_BYTES = 96 << 20
 MEMORY_COPIES = 8
 
 
-def median_rate(work: Callable[[], None], n_bytes: int) -> float:
-    """Median bytes per second of some rounds of work on the GPU; a first one warms up."""
-    rates: list[float] = []
+def median_seconds(work: Callable[[], None]) -> float:
+    """Median time of some rounds of work on the GPU; a first one warms up."""
+    seconds: list[float] = []
     for _ in range(ROUNDS + 1):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         begin.record()
         work()
         end.record()
         end.synchronize()
-        rates.append(n_bytes / begin.elapsed_time(end) * 1e3)
-    return statistics.median(rates[1:])
+        seconds.append(begin.elapsed_time(end) / 1e3)
+    return statistics.median(seconds[1:])
+
+
+def median_rate(work: Callable[[], None], n_bytes: int) -> float:
+    """Bytes per second of the median round."""
+    return n_bytes / median_seconds(work)
 
 
 def copy_starts(n_bytes: int, size: int) -> range:
@@ -45,9 +52,13 @@ def copy_starts(n_bytes: int, size: int) -> range:
 
 def pinned_copy_rate(bank: ExpertBank, size: int, device: torch.device) -> float:
     """Bytes per second of copies of `size` bytes each from the page-locked bank to the GPU."""
-    source = torch.from_numpy(bank.data)
+    return copy_rate(torch.from_numpy(bank.data), copy_starts(bank.n_bytes, size), size, device)
+
+
+def copy_rate(source: torch.Tensor, starts: Sequence[int], size: int, device: torch.device) -> float:
+    """Bytes per second of copies of `size` bytes each from those places of a page-locked source to the GPU, at most COPIES of them."""
     target = torch.empty(size, dtype=torch.uint8, device=device)
-    starts = copy_starts(bank.n_bytes, size)
+    starts = starts[:COPIES]
 
     def copy_all() -> None:
         for start in starts:
@@ -70,11 +81,17 @@ def zero_copy_rate(cache: ExpertCache, n_spans: int, layer: int = 0) -> float:
     """Bytes per second of the fetch kernel bringing `n_spans` experts of a layer at once."""
     span, n_experts = cache.shape.span_bytes[layer], cache.shape.n_experts[layer]
     n = min(n_spans, n_experts)
-    target = torch.empty(n * span, dtype=torch.uint8, device=cache.device)
     order = torch.randperm(n_experts, generator=torch.Generator().manual_seed(0))[:n]
-    source = (cache.bank_base[layer] + order * span).to(cache.device)
-    addresses = target.data_ptr() + torch.arange(n, device=cache.device) * span
-    count = torch.tensor([n], dtype=torch.int32, device=cache.device)
+    return kernel_copy_rate(cache.bank_base[layer], order.numpy() * span, span, cache.device)
+
+
+def kernel_copy_rate(base: int, starts: NDArray[np.int64], span: int, device: torch.device) -> float:
+    """Bytes per second of the fetch kernel bringing spans from those places behind address `base`, as the GPU sees it, at once."""
+    n = len(starts)
+    target = torch.empty(n * span, dtype=torch.uint8, device=device)
+    source = torch.from_numpy(base + starts).to(device)
+    addresses = target.data_ptr() + torch.arange(n, device=device) * span
+    count = torch.tensor([n], dtype=torch.int32, device=device)
     return median_rate(partial(fetch, source, addresses, count, span), n * span)
 
 
