@@ -86,7 +86,7 @@ def cache_line(engine: Engine) -> str:
 def slots_text(engine: Engine) -> str:
     from hotset.engine.memory import slots_note
 
-    return slots_note(engine.memory.n_slots, engine.config)
+    return slots_note(engine.memory.n_slots, engine.config.n_experts)
 
 
 def settings(engine: Engine, choices: Choices) -> Iterator[tuple[str, str, str]]:

@@ -13,7 +13,7 @@ from hotset.checkpoint import is_checkpoint, open_model
 from hotset.engine import hub
 from hotset.engine.filling import Gauge, Reader, fill
 from hotset.engine.hub_choice import PREFIX, HubName, looks_like_hub_name
-from hotset.engine.memory import check_host_room, checked_ctx, host_plan, kv_bytes
+from hotset.engine.memory import check_host_room, checked_ctx, counted_slots, host_plan, kv_bytes
 from hotset.errors import FileError, InputError, UnsupportedError
 from hotset.experts.policy import Policy
 from hotset.experts.slots import CacheShape, CacheSize, parse_bytes
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 DEMO = "demo-moe-Q4_K_M.gguf"
 # What a model may hold unless asked for more: keys and values grow with it.
 DEFAULT_CTX = 4096
-# Where nothing is cached the size only says what to count; a quarter is what small cards hold of today's models.
-COUNTED_SIZE = CacheSize.parse("25%")
 
 Device = Literal["auto", "cuda", "cpu"]
 Progress = Callable[[str, int, int], None]
@@ -64,6 +62,7 @@ class LoadOptions:
     page_lock: str | int | None = None
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
+    n_parallel: int = 0
 
     def __post_init__(self) -> None:
         if self.device not in ("auto", "cuda", "cpu"):
@@ -75,6 +74,10 @@ class LoadOptions:
         if isinstance(self.page_lock, int) and (isinstance(self.page_lock, bool) or self.page_lock < 0):
             raise InputError(
                 f"page_lock must be a size such as 8GiB, bytes of 0 or more, or off, not {self.page_lock!r}"
+            )
+        if not (type(self.n_parallel) is int and 0 <= self.n_parallel <= MAX_ROWS):
+            raise InputError(
+                f"n_parallel (--parallel) must be 1 to {MAX_ROWS} requests at once, not {self.n_parallel!r}"
             )
         if not (type(self.record_steps) is int and self.record_steps >= 0):
             raise InputError(f"record_steps must be 0 or more, not {self.record_steps!r}")
@@ -191,6 +194,7 @@ def load(
     page_lock: str | int | None = None,
     cache_type_k: str = "f16",
     cache_type_v: str = "f16",
+    n_parallel: int = 0,
     progress: Progress = no_progress,
 ) -> Engine:
     """Load a model and make it ready.
@@ -203,7 +207,8 @@ def load(
     last steps. `graph` False launches a GPU step's kernels one by one instead of as one captured graph. `n_ubatch` is how many tokens of a prompt
     the GPU computes at once (default: by VRAM, at most 4,096). `cache_type_k` and `cache_type_v` say how keys and values are kept, "f16" or
     "q8_0" (about half the memory). `page_lock` is how much of the experts may be page-locked for the GPU to read ("8GiB", bytes, or "off";
-    default: all): what is not goes through a small buffer, slower and with the same results. `progress` is called with a stage, what is
+    default: all): what is not goes through a small buffer, slower and with the same results. `n_parallel` plans memory for so many
+    sequences that step together, instead of for one session. `progress` is called with a stage, what is
     done and the whole; stages overlap, and their calls come from other threads, one at a time.
 
     Raises HotsetError: FileError (the file), PlacementError (memory), DeviceError (the GPU), InputError (an argument).
@@ -212,6 +217,7 @@ def load(
         device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=n_ctx, threads=threads, pre=pre, record_steps=record_steps,
         graph=graph,
         n_ubatch=n_ubatch, page_lock=page_lock, cache_type_k=cache_type_k, cache_type_v=cache_type_v,
+        n_parallel=n_parallel,
     )  # fmt: skip
     (
         Policy.parse(options.policy),
@@ -280,13 +286,12 @@ def _load_host(source: Source, notes: list[str]) -> Engine:
     from hotset.model.host_place import HostPlace
 
     config, options = source.config, source.options
-    kv = kv_bytes(config, source.n_ctx, 1, options.kv_types)
+    kv = kv_bytes(config, source.n_ctx, max(1, options.n_parallel), options.kv_types)
     check_host_room(source.n_ctx, kv)
     bank = ExpertBank(source.spans, config.n_experts)
     source.fill(bank)
     weights = load_weights(source.tensors, config, source.spans, HostPlace())
-    size = COUNTED_SIZE if options.size.kind == "auto" else options.size
-    n_slots = size.n_slots(bank.span_bytes, (config.n_experts,) * len(source.spans))
+    n_slots = counted_slots(options.size, bank.span_bytes, (config.n_experts,) * len(source.spans))
     cache = HostCache(source.shape(n_slots), Policy.parse(options.policy), ring_steps=options.record_steps)
     runner = HostRunner(HostModel(config, weights, bank, cache), checked_threads(options.threads), options.kv_types)
     source.progress("kernels", 0, 1)
