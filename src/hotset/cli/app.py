@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from hotset.cli import bench, inspect, perplexity, run, simulate, trace
+from hotset.cli import bench, inspect, perplexity, run, serve, simulate, trace
 from hotset.cli.output import one_line_warnings, say
 from hotset.errors import HotsetError
 from hotset.version import __version__
@@ -30,6 +30,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run", short_help="Continue a text, or chat.")(run.run)
+app.command("serve", short_help="Serve the model to other programs.")(serve.serve)
 app.command("inspect", short_help="Show what a model file is.")(inspect.inspect)
 app.command("bench", short_help="Measure speed.")(bench.bench)
 app.command("perplexity", short_help="Score a text.")(perplexity.perplexity)

@@ -145,10 +145,10 @@ class Stream(Iterator[Piece]):
 
 
 class TextOut:
-    """Token ids -> text to show: whole characters only, nothing of a stop string; `after` is the token before."""
+    """Token ids -> text to show: whole characters only, nothing of a stop string, control tokens only if `special`; `after` is the token before."""
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], *, after: int) -> None:
-        self._detokenizer = Detokenizer(tokenizer, special=False, continues=not tokenizer.begins_text(after))
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], *, after: int, special: bool = False) -> None:
+        self._detokenizer = Detokenizer(tokenizer, special=special, continues=not tokenizer.begins_text(after))
         self._stops = StopStrings(stops)
         self.stopped = False
 
@@ -199,6 +199,12 @@ class Engine:
         self.template = template
         self.memory = memory
         self.notes = tuple(notes)
+
+    def use_template(self, source: str) -> None:
+        """Take a chat template (Jinja text) in place of the model's own."""
+        from hotset.text.chat import ChatTemplate
+
+        self.template = ChatTemplate.for_tokenizer(source, self.tokenizer)
 
     @property
     def device(self) -> str:

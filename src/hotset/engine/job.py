@@ -71,7 +71,8 @@ Event = Token | Finished | Failed
 class Job:
     """A request. `tell` is called on the engine's thread with every event and must return at once; the last one is Finished or Failed.
 
-    `n_top` asks for logarithms of probabilities, of the token drawn and so many others. `cancelled` ends it without another event.
+    `n_top` asks for logarithms of probabilities, of the token drawn and so many others; `special` keeps control tokens in the text.
+    `cancelled` ends it without another event.
     """
 
     prompt: list[int]
@@ -80,6 +81,7 @@ class Job:
     tell: Callable[[Event], None]
     n_top: int | None = None
     mask: TokenMask | None = None
+    special: bool = False
     cancelled: bool = False
 
 

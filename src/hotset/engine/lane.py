@@ -29,7 +29,7 @@ class Work:
         self.drawing = Drawing(params, job.seed, ends, job.mask, wants_logits=job.n_top is not None)
         room = n_ctx - len(job.prompt)
         self.limit = room if params.max_tokens is None else min(room, params.max_tokens)
-        self._text = TextOut(engine.tokenizer, params.stop, after=job.prompt[-1])
+        self._text = TextOut(engine.tokenizer, params.stop, after=job.prompt[-1], special=job.special)
         self._submitted = submitted
         self._started = self._first = self._last = time.perf_counter()
 

@@ -331,10 +331,4 @@ def text_of(source: Source) -> tuple[Tokenizer, ChatTemplate | None]:
     metadata = source.file.metadata
     tokenizer = Tokenizer.from_metadata(metadata, path=str(source.file.path), pre=source.options.pre)
     text = default_template(metadata)
-    if text is None:
-        return tokenizer, None
-
-    def spelling(token: int | None) -> str:
-        return "" if token is None else tokenizer.token_text(token)
-
-    return tokenizer, ChatTemplate(text, bos=spelling(tokenizer.bos_id), eos=spelling(tokenizer.eos_id))
+    return tokenizer, None if text is None else ChatTemplate.for_tokenizer(text, tokenizer)

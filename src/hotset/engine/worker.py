@@ -66,6 +66,11 @@ class Worker:
             return f"the model is loading ({stage}, {100 * done // max(total, 1)} %); try again"
         return "the server is shutting down" if self.state == "stopped" else "the engine has failed; restart the server"
 
+    @property
+    def failed_to_load(self) -> bool:
+        """Whether there never was an engine, for the reason in `error`."""
+        return self.error is not None and self._scheduler is None
+
     def stop(self, seconds: float = 10.0) -> None:
         """End the thread after the round that it is in; what still runs then fails."""
         self._stop_asked = True
@@ -78,7 +83,7 @@ class Worker:
         try:
             self._load()
             self._serve()
-        except BaseException as error:  # noqa: BLE001 - whoever started the thread is told
+        except BaseException as error:
             self.error = error
             self.state = "failed"
             if self._scheduler is not None:

@@ -48,8 +48,10 @@ def expert_map(policy: Policy, layers: Sequence[LayerState], picks: NDArray[np.i
 
 
 def heat(policy: Policy, score: NDArray[Any], step: NDArray[np.int32]) -> NDArray[np.float32]:
-    """Scores [layers, experts] after step [layers] requests -> float32 0..1: LRFU's against an expert that every token picks, LFU's against the layer's
-    most used, LRU's by age; `static` keeps none."""
+    """Scores [layers, experts] after step [layers] requests -> float32 0..1.
+
+    LRFU's are against an expert that every token picks, LFU's against the layer's most used, LRU's go by age; `static` keeps none.
+    """
     values = np.asarray(score, np.float32)
     if policy.name == "lrfu":
         return np.asarray(np.minimum(values * (1 - policy.decay_table(1)[1]), 1), np.float32)
