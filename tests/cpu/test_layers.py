@@ -9,7 +9,21 @@ import hotset
 
 PACKAGE = Path(hotset.__file__).parent
 # Each may import itself, what stands before it, and the plain modules at the top.
-LAYERS = ("gguf", "quant", "host", "kernels", "text", "checkpoint", "experts", "lab", "model", "engine", "bench", "cli")
+LAYERS = (
+    "gguf",
+    "quant",
+    "host",
+    "kernels",
+    "text",
+    "checkpoint",
+    "experts",
+    "lab",
+    "model",
+    "engine",
+    "bench",
+    "server",
+    "cli",
+)
 ANYWHERE = {"errors", "config", "version"}
 LIGHT = (
     "hotset",

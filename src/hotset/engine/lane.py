@@ -22,6 +22,8 @@ class Work:
         self.job = job
         self.n_cached = 0
         self.begun = False
+        # Another lane, its work, and how many tokens of it will be worth waiting for.
+        self.awaited: tuple[Lane, Work, int] | None = None
         self.passed_over = 0
         self.n_drawn = 0
         params = job.params

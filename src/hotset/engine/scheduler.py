@@ -219,6 +219,7 @@ class Scheduler:
             with self._changed:
                 job, submitted = self._waiting.popleft()
             work = Work(job, self.engine, self.n_ctx, submitted)
+            work.awaited = self._worth_waiting(job.prompt)
             lane = choose_lane(idle, self._sequences.tokens, job.prompt)
             lane.work = work
             self._clock += 1
@@ -229,8 +230,24 @@ class Scheduler:
     def _prompts(self) -> Iterable[tuple[Lane, Work]]:
         for lane in self._lanes:
             work = lane.work
-            if work is not None and not (work.begun and self._left(lane, work) == 0):
+            if work is None or (work.begun and self._left(lane, work) == 0):
+                continue
+            if work.begun or not self._is_coming(work):
                 yield lane, work
+
+    def _worth_waiting(self, prompt: Sequence[int]) -> tuple[Lane, Work, int] | None:
+        """The prompt being computed that has most in common with this one, a chunk at least: waiting for it saves computing that twice."""
+        busy = [(lane, lane.work) for lane in self._lanes if lane.work is not None]
+        common = [(lane, work, reusable(work.job.prompt, prompt)) for lane, work in busy]
+        best = max(common, key=lambda found: found[2], default=None)
+        return best if best is not None and best[2] >= self._sequences.chunk else None
+
+    def _is_coming(self, work: Work) -> bool:
+        """Whether what a job waits for is still being computed."""
+        if work.awaited is None:
+            return False
+        lane, other, n = work.awaited
+        return lane.work is other and (not other.begun or len(self._sequences.tokens[lane.seq]) < n)
 
     def _left(self, lane: Lane, work: Work) -> int:
         return len(work.job.prompt) - (len(self._sequences.tokens[lane.seq]) - work.n_drawn)

@@ -120,11 +120,8 @@ class _Wrapped:
 @lru_cache(maxsize=2)
 def vocabulary(tokenizer: Tokenizer) -> LLTokenizer:
     """The tokenizer as llguidance needs it, made once."""
-    try:
-        from llguidance import LLTokenizer, TokenizerWrapper
-    except ImportError:
-        message = "answers that follow a schema need the package llguidance; the operator can install hotset[grammar]"
-        raise ApiError(501, "not_implemented_error", message) from None
+    from llguidance import LLTokenizer, TokenizerWrapper
+
     if not tokenizer.end_ids:
         raise bad_request("the model has no token that ends a text, so no answer can follow a schema to its end")
     return LLTokenizer(TokenizerWrapper(_Wrapped(tokenizer)), eos_token=sorted(tokenizer.end_ids))
