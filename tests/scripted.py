@@ -6,6 +6,8 @@ import threading
 from copy import copy
 from functools import cache
 
+import numpy as np
+
 from fakes import fake_engine
 from hotset.engine.engine import Engine
 from hotset.engine.runner import Drawing, Drawn
@@ -59,7 +61,8 @@ class ScriptedSequences:
         token = script(self.tokens[seq], drawing.seed, self._n_vocab)
         self.tokens[seq].append(token)
         assert len(self.tokens[seq]) <= self.n_ctx
-        return Drawn(token, token in drawing.end_ids)
+        logits = np.zeros(self._n_vocab, np.float32) if drawing.wants_logits else None
+        return Drawn(token, token in drawing.end_ids, logits)
 
     def settle(self) -> None:
         self.settled += 1

@@ -84,9 +84,7 @@ def serving(
     open_engine: Callable[..., Engine], *, n_parallel: int = 4, max_waiting: int = 64, keys: tuple[str, ...] = (), wait: bool = True
 ) -> Iterator[Client]:  # fmt: skip
     listener = socket.create_server(("127.0.0.1", 0))
-    worker = Worker(
-        open_engine, lambda engine: Scheduler(engine, n_parallel=n_parallel, max_waiting=max_waiting)
-    )
+    worker = Worker(open_engine, lambda engine: Scheduler(engine, n_parallel=n_parallel, max_waiting=max_waiting))
     app = make_app(Serving(worker, Settings("demo", n_parallel, max_waiting)), Keys(keys), local_only=not keys)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=2))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

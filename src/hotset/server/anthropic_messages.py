@@ -61,7 +61,8 @@ class MessagesRequest(CountRequest):
                 "top_p": self.top_p,
                 "max_tokens": self.max_tokens,
                 "stop": self.stop_sequences,
-            }
+            },
+            {"stop": "stop_sequences"},
         )
         return Ask(chat=self.chat(), params=params, tool_choice=openai_tool_choice(self.tool_choice))
 

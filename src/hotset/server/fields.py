@@ -81,17 +81,18 @@ class Sampling(Body):
     def includes_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
 
-    def params(self, max_tokens: int | None, **other: Any) -> SamplingParams:
+    def params(self, max_tokens: int | None, limit_name: str = "max_tokens") -> SamplingParams:
         """The settings of the engine; a 400 that names the field where one is out of range."""
         settings = {name: getattr(self, name) for name in SAMPLING}
-        return checked_params(
-            {**settings, "max_tokens": max_tokens, "stop": self.stop, "logit_bias": self.logit_bias, **other}
-        )
+        settings |= {"max_tokens": max_tokens, "stop": self.stop, "logit_bias": self.logit_bias}
+        return checked_params(settings, {"max_tokens": limit_name})
 
 
-def checked_params(settings: dict[str, Any]) -> SamplingParams:
-    """SamplingParams, or a 400 that names the field."""
+def checked_params(settings: dict[str, Any], names: Mapping[str, str] | None = None) -> SamplingParams:
+    """SamplingParams, or a 400 that names the field, by what this API calls it where `names` says so."""
     try:
         return SamplingParams(**settings)
     except InputError as error:
-        raise bad_request(str(error), str(error).partition(" ")[0]) from None
+        field, space, rest = str(error).partition(" ")
+        field = (names or {}).get(field, field)
+        raise bad_request(f"{field}{space}{rest}", field) from None

@@ -41,10 +41,6 @@ class ChatRequest(Sampling):
     chat_template_kwargs: dict[str, JsonValue] | None = None
 
     @property
-    def limit(self) -> int | None:
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-
-    @property
     def n_top(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None
 
@@ -61,9 +57,11 @@ class ChatRequest(Sampling):
         return Chat(checked_messages(self.messages), checked_tools(self.tools), variables)
 
     def ask(self) -> Ask:
+        newer = self.max_completion_tokens is not None
+        limit = self.max_completion_tokens if newer else self.max_tokens
         return Ask(
             chat=self.chat(),
-            params=self.params(self.limit),
+            params=self.params(limit, "max_completion_tokens" if newer else "max_tokens"),
             n_answers=self.n_answers,
             n_top=self.n_top,
             tool_choice=self.tool_choice,

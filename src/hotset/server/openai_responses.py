@@ -52,7 +52,7 @@ class ResponseRequest(Body):
         variables = {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
         return Ask(
             chat=Chat(chat_messages(self.instructions, self.input), chat_tools(self.tools), variables),
-            params=checked_params(settings),
+            params=checked_params(settings, {"max_tokens": "max_output_tokens"}),
             tool_choice=chat_tool_choice(self.tool_choice),
             response_format=chat_format(self.text),
         )

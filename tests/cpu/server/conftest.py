@@ -6,10 +6,10 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
-from scripted import scripted_engine
-from serving_thread import Client, serving
 
 import hotset
+from scripted import scripted_engine
+from serving_thread import Client, serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

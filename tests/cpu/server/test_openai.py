@@ -44,13 +44,18 @@ def test_the_openai_client_completes_lists_models_and_asks_for_a_response(client
 
 
 def test_a_response_streams_what_it_is_whole(client):
-    events = list(client.responses.create(model="demo", input="The package", max_output_tokens=8, temperature=0, stream=True))
+    events = list(
+        client.responses.create(model="demo", input="The package", max_output_tokens=8, temperature=0, stream=True)
+    )
     assert [e.sequence_number for e in events] == list(range(len(events)))
     assert events[0].type == "response.created"
     last = events[-1].response
     text = "".join(e.delta for e in events if e.type == "response.output_text.delta")
     assert text == last.output_text
-    assert text == client.responses.create(model="demo", input="The package", max_output_tokens=8, temperature=0).output_text
+    assert (
+        text
+        == client.responses.create(model="demo", input="The package", max_output_tokens=8, temperature=0).output_text
+    )
 
 
 def test_answers_are_those_of_the_engine(demo):
@@ -68,7 +73,9 @@ def test_answers_are_those_of_the_engine(demo):
 def test_several_prompts_and_answers_have_their_own_seeds_and_places(demo):
     asked = {"prompt": ["The package", "A library"], "n": 2, **SETTINGS}
     got = demo.post("/v1/completions", asked)
-    alone = [demo.post("/v1/completions", {**SETTINGS, "prompt": p, "seed": 7 + i}) for p in asked["prompt"] for i in (0, 1)]
+    alone = [
+        demo.post("/v1/completions", {**SETTINGS, "prompt": p, "seed": 7 + i}) for p in asked["prompt"] for i in (0, 1)
+    ]
     assert [c["text"] for c in got["choices"]] == [a["choices"][0]["text"] for a in alone]
     assert got["usage"]["completion_tokens"] == sum(a["usage"]["completion_tokens"] for a in alone)
     pieces = [""] * 4
@@ -100,7 +107,9 @@ def test_logprobs_are_of_the_model_and_bytes_are_the_tokens(demo):
 
 def test_a_bias_forbids_and_forces_tokens(demo):
     ids = demo.scheduler.engine.tokenize(" the")
-    got = demo.post("/v1/completions", {"prompt": "The", "max_tokens": 3, "logit_bias": {str(ids[0]): 100}, "temperature": 0})
+    got = demo.post(
+        "/v1/completions", {"prompt": "The", "max_tokens": 3, "logit_bias": {str(ids[0]): 100}, "temperature": 0}
+    )
     assert got["choices"][0]["text"].startswith(" the")
 
 
@@ -114,9 +123,13 @@ def test_a_prompt_that_was_asked_before_is_told_to_be_cached(demo):
 
 
 def test_a_stop_text_ends_an_answer(demo):
-    whole = demo.post("/v1/completions", {"prompt": "The package", "max_tokens": 20, "temperature": 0})["choices"][0]["text"]
+    whole = demo.post("/v1/completions", {"prompt": "The package", "max_tokens": 20, "temperature": 0})["choices"][0][
+        "text"
+    ]
     stop = whole[5:8]
-    cut = demo.post("/v1/completions", {"prompt": "The package", "max_tokens": 20, "temperature": 0, "stop": stop})["choices"][0]
+    cut = demo.post("/v1/completions", {"prompt": "The package", "max_tokens": 20, "temperature": 0, "stop": stop})[
+        "choices"
+    ][0]
     assert cut["text"] == whole[: whole.index(stop)]
     assert cut["finish_reason"] == "stop"
 
