@@ -35,8 +35,9 @@ class ScriptedSequences:
     def start(self, seq: int, drawing: Drawing) -> None:
         self._drawing[seq] = drawing
 
-    def keep(self, seq: int, n: int) -> None:
+    def keep(self, seq: int, n: int) -> int:
         del self.tokens[seq][n:]
+        return len(self.tokens[seq])
 
     def copy(self, source: int, target: int, n: int) -> int:
         self.tokens[target] = self.tokens[source][:n]

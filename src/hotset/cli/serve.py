@@ -24,6 +24,7 @@ RECORDED_STEPS = 128
 def serve(
     model: options.ModelArgument = None,
     model_option: options.ModelOption = None,
+    hf_repo: options.HubOption = None,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 is reached from other machines.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port; 0 takes any that is free.")] = 8080,
     parallel: Annotated[
@@ -61,7 +62,7 @@ def serve(
     from hotset.server.serving import Settings
 
     choices = Choices(
-        options.chosen_model(model, model_option), device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=ctx_size,
+        options.chosen_model(model, model_option, hf_repo), device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=ctx_size,
         threads=threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph, n_parallel=parallel,
         record_steps=RECORDED_STEPS,
     )  # fmt: skip

@@ -9,9 +9,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hotset.errors import HotsetError
+from hotset.kernels.token_mask import Words, n_words
 from hotset.server.errors import ApiError, bad_request
 from hotset.text.stream import Detokenizer
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from hotset.text.tokenizer import Tokenizer
 
 ANY_OBJECT = {"type": "object"}
-# Mask words of tokens that the grammar's library never saw: ids past the tokenizer's.
-ALL = np.int32(-1)
+# Between the parts of JSON: enough to indent, not enough to be lost in.
+WHITESPACE = r"[\x20\n]{0,16}"
 # llguidance takes bytes that begin so for a control token.
 CONTROL = b"\xff"
 # Schemas that name what is wrong only by keyword; where in the schema that is we find ourselves.
@@ -77,21 +77,25 @@ class SchemaMask:
 
     def __init__(self, matcher: LLMatcher, n_vocab: int, free: Free | None) -> None:
         self._matcher = matcher
-        self._n_words = -(-n_vocab // 32)
+        self._n_words = n_words(n_vocab)
         self._free = free
+        self._n_taken = 0
 
-    def words(self) -> NDArray[np.int32]:
+    def __call__(self, drawn: Sequence[int]) -> Words | None:
+        for token in drawn[self._n_taken :]:
+            self._take(token)
+        self._n_taken = len(drawn)
         if self._free is not None:
-            return np.full(self._n_words, ALL)
+            return None
         found = np.frombuffer(self._matcher.compute_bitmask(), np.int32)
         if self._matcher.is_error():
             raise HotsetError(f"the schema cannot be followed any further: {first_line(self._matcher.get_error())}")
-        words = np.zeros(self._n_words, np.int32)
+        words = np.zeros(self._n_words, np.int32)  # ids past the tokenizer's are never allowed
         n = min(len(found), self._n_words)
         words[:n] = found[:n]
         return words
 
-    def accept(self, token: int) -> None:
+    def _take(self, token: int) -> None:
         if self._free is None:
             self._matcher.consume_token(token)
         elif self._free.ends_with(token):
@@ -132,7 +136,7 @@ def checked_grammar(schema: Any, field: str) -> str:
     from llguidance import LLMatcher
 
     try:
-        grammar = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides={"whitespace_flexible": False})
+        grammar = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides={"whitespace_pattern": WHITESPACE})
         is_wrong, messages = LLMatcher.validate_grammar_with_warnings(grammar)
     except (ValueError, RecursionError) as error:
         raise schema_error(schema, field, str(error)) from None

@@ -63,7 +63,7 @@ async def experts(serving: ServingOf, since: Annotated[int, Query(ge=0, le=2**31
 
 def cache_facts(engine: Engine, stats: Stats) -> dict[str, Any]:
     """The cache as a whole."""
-    shape = engine.runner.cache_shape
+    shape = engine.runner.shape
     return {
         "active": stats.active,
         "reason": stats.reason,

@@ -364,7 +364,7 @@ def test_resizing_the_expert_cache_under_way_changes_no_answer(fresh):
         stats = engine.stats()
         assert stats.hits + stats.misses > counted
         counted = stats.hits + stats.misses
-        assert engine.memory.n_slots == engine.runner.cache_shape.n_slots
+        assert engine.memory.n_slots == engine.runner.shape.n_slots
     finish(s)
     assert tuple(running.heard.tokens) == expected
 
