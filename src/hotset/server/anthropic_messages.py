@@ -96,7 +96,7 @@ async def collect(answers: Answers, parser: Parser, head: dict[str, Any]) -> Res
     content: list[dict[str, Any]] = []
     if parts.reasoning:
         content.append({"type": "thinking", "thinking": parts.reasoning, "signature": ""})
-    if parts.content or not parts.calls:
+    if parts.content or not (parts.calls or parts.reasoning):
         content.append({"type": "text", "text": parts.content})
     content += [
         {"type": "tool_use", "id": c["id"], "name": c["name"], "input": arguments(c["arguments"])} for c in parts.calls

@@ -37,11 +37,18 @@ async def asked(serving: Serving, ask: Ask) -> tuple[Answers, Callable[[], Parse
     """Begin the answers; what is wrong with the request is raised before any work."""
     engine = serving.engine
     constraint = await asyncio.to_thread(constraint_of, engine, ask.chat.tools, ask.tool_choice, ask.response_format)
-    chat = replace(ask.chat, tools=None) if ask.tool_choice == "none" else ask.chat
+    chat = replace(ask.chat, tools=None) if has_no_use_of_tools(engine, ask, constraint) else ask.chat
     prompt = await chat_prompt(serving, chat)
     mask = None if constraint is None else mask_of(engine, constraint, prompt)
     wanted = Wanted(prompt.ids, ask.params, ask.n_top, mask, special=engine.template is not None)
     return serving.answers([wanted], ask.n_answers), parser_of(engine, chat, prompt, constraint)
+
+
+def has_no_use_of_tools(engine: Engine, ask: Ask, constraint: Constraint | None) -> bool:
+    """Whether the prompt leaves the tools out: as asked, or because a call is forced on a model whose template knows none."""
+    is_forced = constraint is not None and constraint.is_call
+    knows_tools = engine.template is not None and engine.template.reads("tools")
+    return ask.tool_choice == "none" or (is_forced and not knows_tools)
 
 
 def mask_of(engine: Engine, constraint: Constraint, prompt: Prompt) -> Callable[[], TokenMask]:

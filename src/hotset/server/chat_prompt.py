@@ -46,12 +46,12 @@ async def chat_prompt(serving: Serving, chat: Chat) -> Prompt:
 
 def encode(engine: Engine, chat: Chat) -> list[int]:
     """The model's own template, or, where it has none, all messages as one text that it continues."""
+    if chat.tools and (engine.template is None or not engine.template.reads("tools")):
+        raise bad_request("tools: the model's chat template knows no tools, so it cannot be told of any", "tools")
     if engine.template is not None:
         return encode_chat(
             engine.tokenizer, engine.template, for_template(engine, chat), tools=chat.tools, **chat.variables
         )
-    if chat.tools:
-        raise bad_request("tools: the model has no chat template, so it cannot be told of tools", "tools")
     return engine.tokenize(plain_text(chat.messages))
 
 
