@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
@@ -59,6 +61,19 @@ class Address:
         return found
 
 
+class Server(uvicorn.Server):
+    """Ends by itself after a signal, instead of dying of it: the first lets what runs come to its end, a second Ctrl-C does not."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
 def serve(
     open_engine: Callable[[Progress], Engine],
     address: Address,
@@ -84,7 +99,7 @@ def serve(
         on_end=leave,
     )
     app = make_app(Serving(worker, settings), keys, local_only=address.is_local and not keys)
-    server = uvicorn.Server(
+    server = Server(
         uvicorn.Config(
             app,
             log_level="warning",

@@ -39,11 +39,11 @@ def test_props_tell_the_context_of_a_request_and_no_path(demo):
 
 
 def test_lanes_tell_what_they_do_and_nothing_of_what_is_said(demo):
-    secret = "a secret of this test"
-    demo.post("/v1/completions", {"prompt": secret, "max_tokens": 3})
+    said = "something that only this test says"
+    demo.post("/v1/completions", {"prompt": said, "max_tokens": 3})
     lanes = demo.get("/slots")
     assert len(lanes) == 4
-    assert secret not in str(lanes)
+    assert said not in str(lanes)
     assert any(lane["n_held"] > 0 for lane in lanes)
 
 
