@@ -1,0 +1,259 @@
+"""Sequences on the GPU over a device that only remembers: whatever runs ahead, comes and goes, each draws what it draws alone."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted import script
+
+torch = pytest.importorskip("torch")
+
+from hotset.config import SamplingParams  # noqa: E402
+from hotset.engine.device_sequences import DeviceSequences  # noqa: E402
+from hotset.engine.runner import Drawing  # noqa: E402
+from hotset.engine.sampling import sample  # noqa: E402
+from hotset.errors import HotsetError  # noqa: E402
+from hotset.kernels.sampler import ENDED, NO_TOKEN, RUNNING  # noqa: E402
+from hotset.kernels.token_mask import pack, unpack  # noqa: E402
+
+N_CTX, N_VOCAB, CHUNK, END = 24, 400, 4, 7
+FAILS = 666
+
+
+def next_token(held: list[int]) -> int:
+    """What the model draws; every so often an end."""
+    token = script(held, 0, N_VOCAB)
+    return END if token % 11 == 0 else token
+
+
+class FakeRows:
+    def __init__(self, m: int, n_seqs: int) -> None:
+        self.mask, self.token, self.position = [0] * m, [0] * m, [0] * m
+        self.seq = [i % n_seqs for i in range(m)]
+
+    def __len__(self) -> int:
+        return len(self.mask)
+
+
+class FakeSeat:
+    """Rows that read and write the tokens kept in place of keys; a step is computed when it starts and read later."""
+
+    def __init__(self, m: int, kv, n_seqs: int) -> None:
+        self.rows = FakeRows(m, n_seqs)
+        self.ops = SimpleNamespace(kv=kv)
+        self.kept = kv.layers[0].k
+        self.drawing = {}
+        self.masks = {}
+        self.sampler = SimpleNamespace(set_mask=self.masks.__setitem__)
+        self._flight = deque()
+        self.most_pending = 0
+
+    def place(self, row, tokens, params, seed, end_ids, seq) -> None:
+        self.rows.seq[row] = seq
+        self.drawing[seq] = (seed, set(end_ids))
+        self.masks[seq] = None
+        self.sit(row, tokens[-1], len(tokens) - 1)
+
+    def sit(self, row, token, position) -> None:
+        self.rows.token[row], self.rows.position[row], self.rows.mask[row] = token, position, 1
+
+    def clear(self, row) -> None:
+        self.rows.mask[row] = 0
+
+    def draw(self, _logits) -> None:
+        self._draw()
+
+    def step(self) -> None:
+        self.compute()
+        self._draw()
+
+    def compute(self):
+        logits = torch.zeros(len(self.rows), N_VOCAB)
+        for r in range(len(self.rows)):
+            if self.rows.mask[r]:
+                self.kept[self.rows.seq[r], 0, self.rows.position[r], 0] = self.rows.token[r]
+                logits[r] = logits_of(self._held(r))
+        return logits
+
+    def _held(self, r) -> list[int]:
+        return self.kept[self.rows.seq[r], 0, : self.rows.position[r] + 1, 0].int().tolist()
+
+    def _draw(self) -> None:
+        found = []
+        for r in range(len(self.rows)):
+            seed, ends = self.drawing.get(self.rows.seq[r], (0, set()))
+            token, state = self.rows.token[r], RUNNING
+            if self.rows.mask[r] and seed == FAILS:
+                state, self.rows.mask[r] = NO_TOKEN, 0
+            elif self.rows.mask[r]:
+                token = next_token(self._held(r))
+                words = self.masks.get(self.rows.seq[r])
+                if words is not None:
+                    token = int(np.flatnonzero(unpack(words, N_VOCAB))[0])
+                state = ENDED if token in ends else RUNNING
+                self.rows.token[r], self.rows.position[r] = token, self.rows.position[r] + 1
+                self.rows.mask[r] = int(state == RUNNING)
+            found.append((token, state))
+        self._flight.append(found)
+        self.most_pending = max(self.most_pending, len(self._flight))
+
+    def read(self):
+        return self._flight.popleft()
+
+
+def logits_of(held: list[int]):
+    logits = torch.zeros(N_VOCAB)
+    logits[next_token(held)] = 100
+    return logits
+
+
+class FakeRunner:
+    n_ctx = N_CTX
+    chunk = CHUNK
+    chunks = None
+
+    def __init__(self) -> None:
+        self.unused = 0
+        self.rows = 0
+
+    def kv(self, n_ctx, _mode, n_seqs):
+        k = torch.full((n_seqs, 1, n_ctx, 1), -1.0)
+        return SimpleNamespace(layers=[SimpleNamespace(k=k, v=k.clone())])
+
+    def seat(self, m, kv, n_seqs) -> FakeSeat:
+        return FakeSeat(m, kv, n_seqs)
+
+    def feed_chunk(self, ops, seq, tokens, start, n_prompt):
+        ops.kv.layers[0].k[seq, 0, start : start + len(tokens), 0] = torch.tensor(tokens, dtype=torch.float32)
+        held = ops.kv.layers[0].k[seq, 0, : start + len(tokens), 0].int().tolist()
+        return torch.stack([logits_of(held)]) if start + len(tokens) == n_prompt else None
+
+    def step(self, seat, n_rows) -> None:
+        self.rows += n_rows
+        seat.step()
+
+    def compute(self, seat, n_rows):
+        return seat.compute()[:n_rows].numpy()
+
+    def note_unused(self, steps, *, idle) -> None:
+        self.unused += steps
+
+
+def alone(prompt: list[int], n: int) -> list[int]:
+    tokens = list(prompt)
+    while len(tokens) - len(prompt) < n and len(tokens) < N_CTX:
+        tokens.append(next_token(tokens))
+        if tokens[-1] == END:
+            break
+    return tokens[len(prompt) :]
+
+
+def drawing(seed: int, max_tokens: int | None = None, **more) -> Drawing:
+    return Drawing(SamplingParams(max_tokens=max_tokens, temperature=0), seed, frozenset({END}), **more)
+
+
+def feed(q: DeviceSequences, seq: int, prompt: list[int], how: Drawing) -> None:
+    kept = 0
+    while kept < min(len(q.tokens[seq]), len(prompt) - 1) and q.tokens[seq][kept] == prompt[kept]:
+        kept += 1
+    at = q.keep(seq, kept)
+    q.start(seq, how)
+    while at < len(prompt):
+        q.feed(seq, prompt[at : at + CHUNK], len(prompt))
+        at += CHUNK
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_sequences_that_come_and_go_draw_what_they_draw_alone(data):
+    n_seqs = data.draw(st.integers(1, 8))
+    runner = FakeRunner()
+    q = DeviceSequences(runner, n_seqs)
+    running: dict[int, tuple[list[int], list[int]]] = {}
+    for _ in range(data.draw(st.integers(1, 25))):
+        idle = [s for s in range(n_seqs) if s not in running]
+        if idle and data.draw(st.booleans()):
+            seq = data.draw(st.sampled_from(idle))
+            prompt = [data.draw(st.integers(300, 302)) for _ in range(data.draw(st.integers(1, 12)))]
+            limit = data.draw(st.integers(1, 30))
+            feed(q, seq, prompt, drawing(1, limit, wants_logits=data.draw(st.integers(0, 5)) == 0))
+            running[seq] = (prompt, alone(prompt, min(limit, N_CTX - len(prompt))))
+        if running:
+            seqs = sorted(running)
+            for seq, drawn in zip(seqs, q.step(seqs), strict=True):
+                prompt, expected = running[seq]
+                n = len(q.tokens[seq]) - len(prompt)
+                assert drawn.token == expected[n - 1]
+                assert drawn.is_end == (drawn.token == END)
+                assert q.tokens[seq] == prompt + expected[:n]
+                if n == len(expected):
+                    del running[seq]
+        if running and data.draw(st.integers(0, 6)) == 0:  # a client leaves
+            del running[data.draw(st.sampled_from(sorted(running)))]
+    assert all(seat.most_pending <= 2 for seat in q.seats.values())
+
+
+def test_a_step_runs_ahead_of_the_host_and_no_further_than_asked():
+    runner = FakeRunner()
+    q = DeviceSequences(runner, 1)
+    feed(q, 0, [300, 301], drawing(1, 5))
+    tokens = [q.step([0])[0].token]
+    assert runner.rows == 1  # the first came with the prompt, the second is under way
+    expected = alone([300, 301], 5)
+    tokens += [q.step([0])[0].token for _ in range(len(expected) - 1)]
+    assert tokens == expected
+    assert runner.rows == len(expected) - 1
+    assert runner.unused == 0
+
+
+def test_a_copied_beginning_is_that_of_the_other():
+    q = DeviceSequences(FakeRunner(), 2)
+    feed(q, 0, [300, 301, 302], drawing(1))
+    q.step([0])
+    held = list(q.tokens[0])
+    assert q.copy(0, 1, 3) == 3
+    feed(q, 1, [300, 301, 302, 305], drawing(2))
+    assert q.step([1])[0].token == alone([300, 301, 302, 305], 1)[0]
+    assert q.tokens[0] == held
+    assert q.copy(1, 0, 99) == 4  # the last drawn one has no keys yet
+
+
+def test_an_error_is_of_its_sequence_alone():
+    q = DeviceSequences(FakeRunner(), 2)
+    feed(q, 0, [300], drawing(FAILS))
+    feed(q, 1, [301], drawing(1))
+    bad, good = q.step([0, 1])
+    assert isinstance(bad, HotsetError)
+    assert good.token == alone([301], 1)[0]
+
+
+def test_a_mask_knows_every_token_before_it():
+    asked = []
+
+    def mask(drawn):
+        asked.append(list(drawn))
+        return pack(np.arange(N_VOCAB) == 350 + len(drawn))
+
+    q = DeviceSequences(FakeRunner(), 2)
+    feed(q, 0, [300], drawing(1, mask=mask))
+    feed(q, 1, [301], drawing(2))
+    got = [q.step([0, 1])[0].token for _ in range(4)]
+    assert got == [350, 351, 352, 353]
+    assert all(drawn == [350 + i for i in range(len(drawn))] for drawn in asked)
+    assert q.tokens[1][1:] == alone([301], 4)
+
+
+def test_logits_are_those_that_a_token_was_drawn_from():
+    q = DeviceSequences(FakeRunner(), 2)
+    how = drawing(1, wants_logits=True)
+    feed(q, 0, [300], how)
+    feed(q, 1, [301], drawing(1))
+    for _ in range(3):
+        first, second = q.step([0, 1])
+        assert first.token == sample(first.logits, how.params, q.tokens[0][:-1], 1, len(q.tokens[0]) - 1)
+        assert second.logits is None
