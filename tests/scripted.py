@@ -68,6 +68,10 @@ class ScriptedSequences:
     def settle(self) -> None:
         self.settled += 1
 
+    def reset(self) -> None:
+        self.tokens = [[] for _ in self.tokens]
+        self.on_feed = self.on_step = lambda: None
+
 
 def script(tokens: list[int], seed: int, n_vocab: int) -> int:
     """The token that follows; never a control token of the demo model."""

@@ -89,16 +89,17 @@ def test_the_cache_changes_its_size_meanwhile_and_its_memory_is_given_back(engin
     scheduler = Scheduler(engine, n_parallel=N, max_waiting=N, reuse_drawn=False)
     jobs = [job(engine, i) for i in range(N)]
     scheduler.submit(jobs)
-    free = {}
+    held = {}
     for size in ("100%", "10%", "off", "100%", "25%"):
         for _ in range(2):
             scheduler.turn()
         done = scheduler.call(lambda size=size: engine.resize_cache(size))
         scheduler.turn()
         assert done.exception(0) is None
-        torch.cuda.synchronize()
-        free[size] = torch.cuda.mem_get_info()[0]
-    assert free["off"] >= free["100%"] + engine.runner.shape.slot_bytes
+        held[size] = torch.cuda.memory_allocated(), torch.cuda.memory_reserved(), engine.runner.shape.slot_bytes
+    allocated, reserved, _ = held["off"]
+    assert held["100%"][0] - allocated >= held["100%"][2]
+    assert reserved < held["100%"][1]
     while scheduler.n_running:
         scheduler.turn()
     assert [[e.token for e in one.heard if isinstance(e, Token)] for one in jobs] == alone

@@ -118,6 +118,15 @@ class DeviceSequences:
         while self._flight:
             self._read()
 
+    def reset(self) -> None:
+        for seat in (self._first, *self.seats.values()):
+            seat.discard()
+        self._flight.clear()
+        self._seated = []
+        for seq in range(len(self.tokens)):
+            self.tokens[seq], self._stored[seq] = [], 0
+            self._ahead[seq].clear()
+
     @property
     def _now(self) -> Seat:
         return self.seats[next(m for m in self.seats if m >= len(self._seated))]

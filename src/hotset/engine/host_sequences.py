@@ -100,3 +100,8 @@ class HostSequences:
 
     def settle(self) -> None:
         """Nothing is ever under way here."""
+
+    def reset(self) -> None:
+        for seq in range(len(self.tokens)):
+            self.tokens[seq], self._stored[seq], self._logits[seq] = [], 0, None
+            self._snapshots[seq] = Snapshots()

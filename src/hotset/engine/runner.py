@@ -96,6 +96,9 @@ class Sequences(Protocol):
     def settle(self) -> None:
         """Wait for all that is under way, so that caches may be changed."""
 
+    def reset(self) -> None:
+        """Hold nothing, whatever happened before."""
+
 
 class Runner(Protocol):
     """A model on a device."""

@@ -74,11 +74,8 @@ class Scheduler:
         self._counts = dict.fromkeys(Totals.__dataclass_fields__, 0)
         self._mean_s = 1.0
         self._clock = 0
-        self._make_lanes()
-
-    def _make_lanes(self) -> None:
-        self._sequences = self.engine.sequences(self.n_parallel)
-        self._lanes = [Lane(seq) for seq in range(self.n_parallel)]
+        self._sequences = engine.sequences(n_parallel)
+        self._lanes = [Lane(seq) for seq in range(n_parallel)]
 
     @property
     def n_ctx(self) -> int:
@@ -183,7 +180,8 @@ class Scheduler:
     def restart(self) -> None:
         """Begin again with empty sequences after an error; what was there fails."""
         self._fail_all("the engine failed while this request ran; send it again")
-        self._make_lanes()
+        self._sequences.reset()
+        self._lanes = [Lane(seq) for seq in range(self.n_parallel)]
 
     def _fail_all(self, reason: str) -> None:
         with self._changed:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hotset.engine.engine import Engine
     from hotset.engine.loading import Progress
 
-State = Literal["loading", "ready", "failed", "stopped"]
+State = Literal["loading", "ready", "restarting", "failed", "stopped"]
 log = logging.getLogger("hotset.worker")
 
 # How long an idle thread sleeps before it looks again, so that a lost wake-up would not be forever.
@@ -64,7 +64,10 @@ class Worker:
         if self.state == "loading":
             stage, done, total = self.progress
             return f"the model is loading ({stage}, {100 * done // max(total, 1)} %); try again"
-        return "the server is shutting down" if self.state == "stopped" else "the engine has failed; restart the server"
+        return {
+            "restarting": "the engine failed and is started again; try again",
+            "stopped": "the server is shutting down",
+        }.get(self.state, "the engine has failed; restart the server")
 
     @property
     def failed_to_load(self) -> bool:
@@ -113,7 +116,7 @@ class Worker:
                 if self.n_restarts >= MAX_RESTARTS:
                     raise
                 self.n_restarts += 1
-                self.state, self.error = "failed", error
+                self.state, self.error = "restarting", error
                 log.exception("the engine failed and is started again")
                 scheduler.restart()
                 self.state = "ready"

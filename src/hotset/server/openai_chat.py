@@ -16,7 +16,7 @@ from hotset.server.chat_prompt import Chat, checked_messages, checked_tools
 from hotset.server.errors import bad_request
 from hotset.server.fields import MAX_TOP, Sampling
 from hotset.server.parts import Parser, Parts
-from hotset.server.serving import Answers, Serving, ServingOf
+from hotset.server.serving import Answers, ServingOf
 from hotset.server.sse import DONE, EventStream, event, whole
 from hotset.server.strict_json import StrictRoute
 from hotset.server.wire import logprob_facts, new_id, timings, usage_facts
@@ -77,9 +77,9 @@ async def chat_completions(request: Request, body: ChatRequest, serving: Serving
     answers, parser = await asked(serving, body.ask())
     head = {"id": new_id("chatcmpl"), "created": int(time.time()), "model": serving.settings.model}
     if body.stream:
-        return EventStream(stream(serving, body, answers, parser, head), answers.close)
+        return EventStream(stream(body, answers, parser, head), answers.close)
     try:
-        return await whole(request, collect(serving, answers, parser, head))
+        return await whole(request, collect(answers, parser, head))
     finally:
         answers.close()
 
@@ -88,7 +88,7 @@ def finish_reason(end: Finished, parts: Parts) -> str:
     return "tool_calls" if parts.calls and end.reason == "stop" else end.reason
 
 
-async def collect(serving: Serving, answers: Answers, parser: Callable[[], Parser], head: dict[str, Any]) -> Response:
+async def collect(answers: Answers, parser: Callable[[], Parser], head: dict[str, Any]) -> Response:
     n = len(answers.jobs)
     parsers, parts = [parser() for _ in range(n)], [Parts() for _ in range(n)]
     logs: list[list[Token]] = [[] for _ in range(n)]
@@ -102,12 +102,11 @@ async def collect(serving: Serving, answers: Answers, parser: Callable[[], Parse
                 parts[i].add(delta)
         elif found.logprob is not None and not found.is_end:
             logs[i].append(found)
-    tokenizer = serving.engine.tokenizer
     choices = [
         {
             "index": i,
             "message": message(parts[i]),
-            "logprobs": log_facts([logprob_facts(tokenizer, t) for t in logs[i]], answers.jobs[i].n_top),
+            "logprobs": log_facts([logprob_facts(answers.tokenizer, t) for t in logs[i]], answers.jobs[i].n_top),
             "finish_reason": finish_reason(ends[i], parts[i]),
         }
         for i in range(n)
@@ -145,7 +144,7 @@ def change(delta: Delta, parts: Parts) -> dict[str, Any]:
 
 
 async def stream(
-    serving: Serving, body: ChatRequest, answers: Answers, parser: Callable[[], Parser], head: dict[str, Any]
+    body: ChatRequest, answers: Answers, parser: Callable[[], Parser], head: dict[str, Any]
 ) -> AsyncGenerator[str]:
     n = len(answers.jobs)
     head = {**head, "object": "chat.completion.chunk"}
@@ -167,7 +166,7 @@ async def stream(
         if isinstance(found, Finished):
             new += parsers[i].flush()
         has_log = isinstance(found, Token) and found.logprob is not None and not found.is_end
-        logs = [logprob_facts(serving.engine.tokenizer, found)] if has_log else None
+        logs = [logprob_facts(answers.tokenizer, found)] if has_log else None
         if logs and not new:
             yield chunk(i, {}, logs=logs)
         for delta in new:

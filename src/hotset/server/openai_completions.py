@@ -58,6 +58,7 @@ async def completions(request: Request, body: CompletionRequest, serving: Servin
     check(body)
     ids = await asyncio.to_thread(prompt_ids, serving, body.prompt)
     params = body.params(body.max_tokens)
+    echoes = [text for text in echoed(serving, body, ids) for _ in range(body.n_answers)]
     wanted = [Wanted(prompt, params, body.logprobs) for prompt in ids]
     answers = serving.answers(wanted, body.n_answers)
     head = {
@@ -66,11 +67,10 @@ async def completions(request: Request, body: CompletionRequest, serving: Servin
         "created": int(time.time()),
         "model": serving.settings.model,
     }
-    echoes = [text for text in echoed(serving, body, ids) for _ in range(body.n_answers)]
     if body.stream:
-        return EventStream(stream(serving, body, answers, head, echoes), answers.close)
+        return EventStream(stream(body, answers, head, echoes), answers.close)
     try:
-        return await whole(request, collect(serving, body, answers, head, echoes))
+        return await whole(request, collect(body, answers, head, echoes))
     finally:
         answers.close()
 
@@ -134,9 +134,7 @@ def choice(index: int, text: str, logprobs: Any, reason: str | None) -> dict[str
     return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
 
-async def collect(
-    serving: Serving, body: CompletionRequest, answers: Answers, head: dict[str, Any], echoes: list[str]
-) -> Response:
+async def collect(body: CompletionRequest, answers: Answers, head: dict[str, Any], echoes: list[str]) -> Response:
     texts: list[list[str]] = [[echo] for echo in echoes]
     tokens: list[list[Token]] = [[] for _ in echoes]
     ends: dict[int, Finished] = {}
@@ -146,12 +144,11 @@ async def collect(
             ends[i] = found
         elif not found.is_end:
             tokens[i].append(found)
-    tokenizer = serving.engine.tokenizer
     choices = [
         choice(
             i,
             "".join(texts[i]),
-            TokenLog(tokenizer).facts(tokens[i]) if body.logprobs is not None else None,
+            TokenLog(answers.tokenizer).facts(tokens[i]) if body.logprobs is not None else None,
             ends[i].reason,
         )
         for i in range(len(texts))
@@ -171,9 +168,9 @@ def all_usage(body: CompletionRequest, usages: Sequence[Usage]) -> dict[str, Any
 
 
 async def stream(
-    serving: Serving, body: CompletionRequest, answers: Answers, head: dict[str, Any], echoes: list[str]
+    body: CompletionRequest, answers: Answers, head: dict[str, Any], echoes: list[str]
 ) -> AsyncGenerator[str]:
-    logs = [TokenLog(serving.engine.tokenizer) for _ in echoes]
+    logs = [TokenLog(answers.tokenizer) for _ in echoes]
     begun = [not echo for echo in echoes]
     ends: dict[int, Finished] = {}
     async for i, found in answers.events():

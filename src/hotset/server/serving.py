@@ -86,10 +86,11 @@ class Serving:
 
 
 class Answers:
-    """Events of several answers as they come; `close` must be called whatever happens."""
+    """Events of several answers of an engine as they come; `close` must be called whatever happens."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.jobs: list[Job] = []
+        self.tokenizer = scheduler.engine.tokenizer
         self._scheduler = scheduler
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from scripted import script
 
 torch = pytest.importorskip("torch")
@@ -105,6 +106,9 @@ class FakeSeat:
     def read(self):
         return self._flight.popleft()
 
+    def discard(self) -> None:
+        self._flight.clear()
+
 
 def logits_of(held: list[int]):
     logits = torch.zeros(N_VOCAB)
@@ -123,7 +127,11 @@ class FakeRunner:
 
     def kv(self, n_ctx, _mode, n_seqs):
         k = torch.full((n_seqs, 1, n_ctx, 1), -1.0)
-        return SimpleNamespace(layers=[SimpleNamespace(k=k, v=k.clone())])
+
+        def copy(source, target, n) -> None:
+            k[target, :, :n] = k[source, :, :n].clone()
+
+        return SimpleNamespace(layers=[SimpleNamespace(k=k, copy=copy)])
 
     def seat(self, m, kv, n_seqs) -> FakeSeat:
         return FakeSeat(m, kv, n_seqs)
@@ -221,6 +229,16 @@ def test_a_copied_beginning_is_that_of_the_other():
     assert q.step([1])[0].token == alone([300, 301, 302, 305], 1)[0]
     assert q.tokens[0] == held
     assert q.copy(1, 0, 99) == 4  # the last drawn one has no keys yet
+
+
+def test_after_a_reset_nothing_is_held():
+    q = DeviceSequences(FakeRunner(), 2)
+    feed(q, 0, [300, 301], drawing(1))
+    q.step([0])
+    q.reset()
+    assert q.tokens == [[], []]
+    feed(q, 0, [302], drawing(1))
+    assert q.step([0])[0].token == alone([302], 1)[0]
 
 
 def test_an_error_is_of_its_sequence_alone():

@@ -136,7 +136,8 @@ def test_an_engine_that_fails_fails_its_requests_and_is_started_once_more(script
     )
     assert status == 503
     assert "device is gone" not in body.decode()
-    assert until(lambda: scripted.get("/health"))["restarts"] == 1
+    until(lambda: scripted.request("GET", "/health")[0] == 200)
+    assert scripted.get("/health")["restarts"] == 1
     assert scripted.post("/v1/completions", {"prompt": [5], "max_tokens": 2})["usage"]["completion_tokens"] == 2
     engine.scripted.on_step = fail
     scripted.post("/v1/completions", {"prompt": [5]}, status=503)
@@ -145,7 +146,7 @@ def test_an_engine_that_fails_fails_its_requests_and_is_started_once_more(script
     assert status == 503
     assert json.loads(body)["status"] == "failed"
     scripted.post("/v1/completions", {"prompt": [5]}, status=503)
-    scripted.post("/v1/messages", {"messages": [], "max_tokens": 1}, status=400)
+    scripted.post("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}, status=503)
 
 
 def test_a_failure_after_the_first_token_is_an_event_of_the_stream(scripted):
