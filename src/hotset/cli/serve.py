@@ -49,7 +49,10 @@ def serve(
     policy: options.PolicyOption = "lrfu:16",
     pre: options.PreOption = None,
     ubatch_size: options.UbatchOption = None,
+    cache_type_k: options.CacheTypeKOption = "f16",
+    cache_type_v: options.CacheTypeVOption = "f16",
     no_graph: options.NoGraphOption = False,
+    page_lock: options.PageLockOption = None,
     verbose: options.VerboseOption = False,
 ) -> None:  # fmt: skip
     """Serve the APIs of OpenAI and Anthropic, and a page, to this machine.
@@ -63,7 +66,8 @@ def serve(
 
     choices = Choices(
         options.chosen_model(model, model_option, hf_repo), device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=ctx_size,
-        threads=threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph, n_parallel=parallel,
+        threads=threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph, page_lock=page_lock,
+        cache_type_k=cache_type_k, cache_type_v=cache_type_v, n_parallel=parallel,
         record_steps=RECORDED_STEPS,
     )  # fmt: skip
     address = Address(host, port)
