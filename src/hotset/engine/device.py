@@ -220,6 +220,11 @@ class DeviceRunner:
         return forward(ChunkOps(config, kv, self.chunks.scratch, waves), model.weights, batch), waves
 
     @property
+    def has_states(self) -> bool:
+        """Whether layers keep states, which cannot be cut back."""
+        return self.model.config.state_elements > 0
+
+    @property
     def _planned_seats(self) -> list[Seat]:
         return [*self._free_seats, *(self._sequences.seats.values() if self._sequences else ())]
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hotset.engine.prefixes import Prefixes
 from hotset.engine.runner import Drawing, Drawn
 from hotset.engine.sampling import draw_token, no_token
 from hotset.errors import HotsetError
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 SIZES = (1, 2, 4, MAX_ROWS)
 # Tokens of a sequence that are drawn or under way before the host asks for the first of them.
 AHEAD = 2
+
+
+# Tokens of a prompt at once where it takes the decode kernels, which have eight rows: states are scanned in stretches of 64.
+DECODE_CHUNK = 64
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class DeviceSequences:
 
     def __init__(self, runner: DeviceRunner, n_seqs: int) -> None:
         self.n_ctx = runner.n_ctx
-        self.chunk = runner.chunks.scratch.max_rows if runner.chunks else runner.chunk
+        self.chunk = runner.chunks.scratch.max_rows if runner.chunks else DECODE_CHUNK
         self.tokens: list[list[int]] = [[] for _ in range(n_seqs)]
         self._runner = runner
         self._kv = runner.kv(runner.n_ctx, "fast", n_seqs)
@@ -51,7 +56,7 @@ class DeviceSequences:
         self.seats = {m: runner.seat(m, self._kv, n_seqs) for m in sizes}
         # Draws the first token of a prompt while another seat may be under way.
         self._first = runner.seat(1, self._kv, n_seqs)
-        self._stored = [0] * n_seqs
+        self._prefixes = Prefixes(self._kv, n_seqs, has_states=runner.has_states)
         self._ahead: list[deque[Ahead]] = [deque() for _ in range(n_seqs)]
         self._drawing: dict[int, Drawing] = {}
         self._n_prompt = [0] * n_seqs
@@ -67,27 +72,25 @@ class DeviceSequences:
         self._drawing[seq] = drawing
 
     def keep(self, seq: int, n: int) -> int:
-        self._leave(seq)
-        n = min(n, self._stored[seq])
-        del self.tokens[seq][n:]
-        self._stored[seq] = n
-        return n
+        return self.copy(seq, seq, n)
 
     def copy(self, source: int, target: int, n: int) -> int:
         self._leave(target)
-        n = min(n, self._stored[source])
-        for layer in self._kv.layers:
-            layer.copy(source, target, n)
+        if source != target and self._runner.has_states:
+            self.settle()
+            self._note_ahead(source)
+        n = self._prefixes.take(source, target, n)
         self.tokens[target] = self.tokens[source][:n]
-        self._stored[target] = n
         return n
 
     def feed(self, seq: int, tokens: Sequence[int], n_prompt: int) -> None:
         self._leave(seq)
-        held, start = self.tokens[seq], self._stored[seq]
+        held, start = self.tokens[seq], self._prefixes.stored[seq]
         held += tokens
         logits = self._runner.feed_chunk(self._first.ops, seq, held[start:], start, n_prompt)
-        self._stored[seq] = len(held)
+        self._prefixes.advance(seq, len(held))
+        if n_prompt - len(held) <= self.chunk:
+            self._prefixes.remember(seq)
         if logits is None:
             return
         drawing = self._drawing[seq]
@@ -124,7 +127,8 @@ class DeviceSequences:
         self._flight.clear()
         self._seated = []
         for seq in range(len(self.tokens)):
-            self.tokens[seq], self._stored[seq] = [], 0
+            self.tokens[seq] = []
+            self._prefixes.forget(seq)
             self._ahead[seq].clear()
 
     @property
@@ -213,7 +217,7 @@ class DeviceSequences:
         if ahead.state == NO_TOKEN:
             return no_token("every logit is NaN or forbidden")
         # The step that drew a token stored the one before it.
-        self._stored[seq] = len(self.tokens[seq])
+        self._prefixes.advance(seq, len(self.tokens[seq]))
         self.tokens[seq].append(ahead.token)
         return Drawn(ahead.token, ahead.state == ENDED, ahead.logits)
 
@@ -223,4 +227,10 @@ class DeviceSequences:
             self.settle()
             self._runner.note_unused(len(self._ahead[seq]), idle=False)
             self._seated = []
+        self._note_ahead(seq)
         self._ahead[seq].clear()
+
+    def _note_ahead(self, seq: int) -> None:
+        """Tell how many tokens the states have seen, with nothing under way: all but the last one drawn."""
+        if self._ahead[seq]:
+            self._prefixes.ran_ahead(seq, len(self._so_far(seq)) - 1)

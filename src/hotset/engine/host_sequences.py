@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hotset.engine.host import CHUNK
+from hotset.engine.prefixes import Prefixes
 from hotset.engine.runner import Drawing, Drawn
 from hotset.engine.sampling import draw_token
-from hotset.engine.snapshots import Snapshots
 from hotset.errors import HotsetError
 from hotset.model.batch import prompt_batch, step_batch
 
@@ -32,9 +32,7 @@ class HostSequences:
         self._runner = runner
         self._kv = runner.kv(n_ctx, "fast", n_seqs)
         self._ops = runner.ops(self._kv, "fast")
-        self._has_states = runner.model.config.state_elements > 0
-        self._snapshots = [Snapshots() for _ in range(n_seqs)]
-        self._stored = [0] * n_seqs
+        self._prefixes = Prefixes(self._kv, n_seqs, has_states=runner.model.config.state_elements > 0)
         self._n_prompt = [0] * n_seqs
         self._logits: list[Logits | None] = [None] * n_seqs
         self._drawing: dict[int, Drawing] = {}
@@ -43,40 +41,25 @@ class HostSequences:
         self._drawing[seq] = drawing
 
     def keep(self, seq: int, n: int) -> int:
-        n = min(n, self._stored[seq])
-        return self._hold(seq, seq, n)
+        return self.copy(seq, seq, n)
 
     def copy(self, source: int, target: int, n: int) -> int:
-        n = min(n, self._stored[source])
-        self._kv.copy(source, target, n)
-        return self._hold(source, target, n)
-
-    def _hold(self, source: int, target: int, n: int) -> int:
-        """Make the target hold the source's first `n` tokens, whose keys and values it has; with states as many as they can be taken back to."""
-        if self._has_states and n < self._stored[source]:
-            found = self._snapshots[source].longest(n)
-            n = found.n if found else 0
-            if found:
-                self._kv.set_state(target, found.state)
-        elif self._has_states and source != target:
-            self._kv.set_state(target, self._kv.state(source))
-        self._snapshots[target] = self._snapshots[source].until(n)
+        n = self._prefixes.take(source, target, n)
         self.tokens[target] = self.tokens[source][:n]
-        self._stored[target] = n
         self._logits[target] = None
         return n
 
     def feed(self, seq: int, tokens: Sequence[int], n_prompt: int) -> None:
         held = self.tokens[seq]
         held += tokens
-        start = self._stored[seq]
+        start = self._prefixes.stored[seq]
         last = [len(held) - start - 1] if len(held) == n_prompt else []
         logits = self._runner.feed_chunk(self._ops, prompt_batch(held[start:], start, sequence=seq, wanted=last))
-        self._stored[seq] = len(held)
+        self._prefixes.advance(seq, len(held))
+        if n_prompt - len(held) <= self.chunk:
+            self._prefixes.remember(seq)
         self._n_prompt[seq] = n_prompt
         self._logits[seq] = logits[0] if last else None
-        if self._has_states:
-            self._snapshots[seq].add(len(held), self._kv.state(seq))
 
     def step(self, seqs: Sequence[int]) -> list[Drawn | HotsetError]:
         if behind := [s for s in seqs if self._logits[s] is None]:
@@ -84,7 +67,7 @@ class HostSequences:
             batch = step_batch(last, [len(self.tokens[s]) - 1 for s in behind], behind)
             for s, row in zip(behind, self._runner.step(self._ops, batch), strict=True):
                 self._logits[s] = row
-                self._stored[s] = len(self.tokens[s])
+                self._prefixes.advance(s, len(self.tokens[s]))
         return [self._draw(s) for s in seqs]
 
     def _draw(self, seq: int) -> Drawn | HotsetError:
@@ -103,5 +86,5 @@ class HostSequences:
 
     def reset(self) -> None:
         for seq in range(len(self.tokens)):
-            self.tokens[seq], self._stored[seq], self._logits[seq] = [], 0, None
-            self._snapshots[seq] = Snapshots()
+            self.tokens[seq], self._logits[seq] = [], None
+            self._prefixes.forget(seq)

@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 
 from hotset.config import SamplingParams  # noqa: E402
 from hotset.engine.device_sequences import DeviceSequences  # noqa: E402
+from hotset.engine.engine import reusable  # noqa: E402
 from hotset.engine.runner import Drawing  # noqa: E402
 from hotset.engine.sampling import sample  # noqa: E402
 from hotset.errors import HotsetError  # noqa: E402
@@ -30,6 +31,44 @@ def next_token(held: list[int]) -> int:
     """What the model draws; every so often an end."""
     token = script(held, 0, N_VOCAB)
     return END if token % 11 == 0 else token
+
+
+class FakeKV:
+    """Tokens in place of keys, and in place of states the tokens that they have seen."""
+
+    def __init__(self, n_seqs: int, n_ctx: int) -> None:
+        self.k = torch.full((n_seqs, n_ctx), -1)
+        self.seen: list[list[int]] = [[] for _ in range(n_seqs)]
+
+    def see(self, seq: int, position: int, token: int) -> None:
+        if position == 0:
+            self.seen[seq] = []
+        assert len(self.seen[seq]) == position
+        self.seen[seq].append(token)
+        self.k[seq, position] = token
+
+    def held(self, seq: int, n: int) -> list[int]:
+        assert self.seen[seq] == self.k[seq, :n].tolist()
+        return list(self.seen[seq])
+
+    def copy(self, source, target, n) -> None:
+        self.k[target, :n] = self.k[source, :n].clone()
+
+    def state(self, seq):
+        return list(self.seen[seq])
+
+    def set_state(self, seq, state) -> None:
+        self.seen[seq] = list(state)
+
+
+class FreeKV(FakeKV):
+    """Without states any beginning will do."""
+
+    def see(self, seq: int, position: int, token: int) -> None:
+        self.k[seq, position] = token
+
+    def held(self, seq: int, n: int) -> list[int]:
+        return self.k[seq, :n].tolist()
 
 
 class FakeRows:
@@ -47,7 +86,6 @@ class FakeSeat:
     def __init__(self, m: int, kv, n_seqs: int) -> None:
         self.rows = FakeRows(m, n_seqs)
         self.ops = SimpleNamespace(kv=kv)
-        self.kept = kv.layers[0].k
         self.drawing = {}
         self.masks = {}
         self.sampler = SimpleNamespace(set_mask=self.masks.__setitem__)
@@ -77,12 +115,12 @@ class FakeSeat:
         logits = torch.zeros(len(self.rows), N_VOCAB)
         for r in range(len(self.rows)):
             if self.rows.mask[r]:
-                self.kept[self.rows.seq[r], 0, self.rows.position[r], 0] = self.rows.token[r]
+                self.ops.kv.see(self.rows.seq[r], self.rows.position[r], self.rows.token[r])
                 logits[r] = logits_of(self._held(r))
         return logits
 
     def _held(self, r) -> list[int]:
-        return self.kept[self.rows.seq[r], 0, : self.rows.position[r] + 1, 0].int().tolist()
+        return self.ops.kv.held(self.rows.seq[r], self.rows.position[r] + 1)
 
     def _draw(self) -> None:
         found = []
@@ -121,25 +159,22 @@ class FakeRunner:
     chunk = CHUNK
     chunks = None
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_states: bool = False) -> None:
+        self.has_states = has_states
         self.unused = 0
         self.rows = 0
 
     def kv(self, n_ctx, _mode, n_seqs):
-        k = torch.full((n_seqs, 1, n_ctx, 1), -1.0)
-
-        def copy(source, target, n) -> None:
-            k[target, :, :n] = k[source, :, :n].clone()
-
-        return SimpleNamespace(layers=[SimpleNamespace(k=k, copy=copy)])
+        return (FakeKV if self.has_states else FreeKV)(n_seqs, n_ctx)
 
     def seat(self, m, kv, n_seqs) -> FakeSeat:
         return FakeSeat(m, kv, n_seqs)
 
     def feed_chunk(self, ops, seq, tokens, start, n_prompt):
-        ops.kv.layers[0].k[seq, 0, start : start + len(tokens), 0] = torch.tensor(tokens, dtype=torch.float32)
-        held = ops.kv.layers[0].k[seq, 0, : start + len(tokens), 0].int().tolist()
-        return torch.stack([logits_of(held)]) if start + len(tokens) == n_prompt else None
+        for i, token in enumerate(tokens):
+            ops.kv.see(seq, start + i, token)
+        n = start + len(tokens)
+        return torch.stack([logits_of(ops.kv.held(seq, n))]) if n == n_prompt else None
 
     def step(self, seat, n_rows) -> None:
         self.rows += n_rows
@@ -165,22 +200,25 @@ def drawing(seed: int, max_tokens: int | None = None, **more) -> Drawing:
     return Drawing(SamplingParams(max_tokens=max_tokens, temperature=0), seed, frozenset({END}), **more)
 
 
-def feed(q: DeviceSequences, seq: int, prompt: list[int], how: Drawing) -> None:
-    kept = 0
-    while kept < min(len(q.tokens[seq]), len(prompt) - 1) and q.tokens[seq][kept] == prompt[kept]:
-        kept += 1
-    at = q.keep(seq, kept)
+def feed(q: DeviceSequences, seq: int, prompt: list[int], how: Drawing, source: int | None = None) -> None:
+    """Take over what there is of the prompt, from another sequence if asked, and feed the rest."""
+    if source is None:
+        at = q.keep(seq, reusable(q.tokens[seq], prompt))
+    else:
+        at = q.copy(source, seq, reusable(q.tokens[source], prompt))
+    assert q.tokens[seq] == prompt[:at]
     q.start(seq, how)
     while at < len(prompt):
         q.feed(seq, prompt[at : at + CHUNK], len(prompt))
         at += CHUNK
 
 
-@settings(max_examples=80, deadline=None)
-@given(st.data())
-def test_sequences_that_come_and_go_draw_what_they_draw_alone(data):
+@pytest.mark.parametrize("has_states", [False, True])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_sequences_that_come_and_go_draw_what_they_draw_alone(has_states, data):
     n_seqs = data.draw(st.integers(1, 8))
-    runner = FakeRunner()
+    runner = FakeRunner(has_states=has_states)
     q = DeviceSequences(runner, n_seqs)
     running: dict[int, tuple[list[int], list[int]]] = {}
     for _ in range(data.draw(st.integers(1, 25))):
@@ -189,7 +227,9 @@ def test_sequences_that_come_and_go_draw_what_they_draw_alone(data):
             seq = data.draw(st.sampled_from(idle))
             prompt = [data.draw(st.integers(300, 302)) for _ in range(data.draw(st.integers(1, 12)))]
             limit = data.draw(st.integers(1, 30))
-            feed(q, seq, prompt, drawing(1, limit, wants_logits=data.draw(st.integers(0, 5)) == 0))
+            others = [s for s in range(n_seqs) if s != seq]
+            source = data.draw(st.sampled_from(others)) if others and data.draw(st.booleans()) else None
+            feed(q, seq, prompt, drawing(1, limit, wants_logits=data.draw(st.integers(0, 5)) == 0), source)
             running[seq] = (prompt, alone(prompt, min(limit, N_CTX - len(prompt))))
         if running:
             seqs = sorted(running)

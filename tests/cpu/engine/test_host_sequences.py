@@ -8,8 +8,8 @@ import pytest
 import hotset
 from hotset.config import SamplingParams
 from hotset.engine.host_sequences import HostSequences
+from hotset.engine.prefixes import MAX_SNAPSHOTS, Snapshots
 from hotset.engine.runner import Drawing
-from hotset.engine.snapshots import MAX_SNAPSHOTS, Snapshots
 
 CHUNK = 8
 # Keys and values alone; a convolution's state; a recurrence; and where the file is there, windows.
@@ -106,7 +106,8 @@ def test_few_snapshots_are_kept_and_the_longest_that_fits_is_found():
     kept = Snapshots()
     for n in range(8, 8 * (MAX_SNAPSHOTS + 3), 8):
         kept.add(n, [])
-    assert kept.longest(15) is None
-    assert kept.longest(8 * (MAX_SNAPSHOTS + 2)).n == 8 * (MAX_SNAPSHOTS + 2)
-    assert kept.longest(8 * MAX_SNAPSHOTS + 7).n == 8 * MAX_SNAPSHOTS
-    assert kept.until(8 * MAX_SNAPSHOTS).longest(10**6).n == 8 * MAX_SNAPSHOTS
+    last = 8 * (MAX_SNAPSHOTS + 2)
+    assert kept.longest(last - 8 * MAX_SNAPSHOTS) is None
+    assert kept.longest(last).n == last
+    assert kept.longest(last - 1).n == last - 8
+    assert kept.until(last - 8).longest(10**6).n == last - 8
