@@ -27,6 +27,7 @@ import hotset
 from hotset.engine.host import HostRunner
 from hotset.gguf import open_gguf
 from hotset.model import model_config
+from hotset.model.batch import step_batch
 from hotset.model.experts import expert_layouts
 from hotset.model.tensors import Tensors
 from hotset.plan.dram import buffer, read_rate
@@ -73,10 +74,10 @@ def decode_rate(runner: HostRunner, n: int, start: int) -> float:
     """Tokens per second over `n` steps from a fresh context."""
     n_vocab = runner.model.config.n_vocab
     ops = runner.ops(runner.kv(n + 1, "fast"), "fast")
-    runner.step(ops, token(start, n_vocab), 0)
+    runner.step(ops, step_batch([token(start, n_vocab)], [0]))
     began = time.perf_counter()
     for i in range(n):
-        runner.step(ops, token(start + 1 + i, n_vocab), i + 1)
+        runner.step(ops, step_batch([token(start + 1 + i, n_vocab)], [i + 1]))
     return n / (time.perf_counter() - began)
 
 

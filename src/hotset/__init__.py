@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotset.config import SamplingParams
 from hotset.errors import (
+    ContextError,
     DeviceError,
     FileError,
     HotsetError,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from hotset.engine.stats import Stats
 
 __all__ = [
+    "ContextError",
     "DeviceError",
     "Engine",
     "FileError",

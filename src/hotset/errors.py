@@ -40,6 +40,29 @@ class InputError(HotsetError, ValueError):
     """An argument out of range or of the wrong kind: names the argument, its value and what is accepted."""
 
 
+class ContextError(InputError):
+    """A prompt that leaves no room in the context: `n_prompt_tokens` and `n_ctx` are the two lengths."""
+
+    def __init__(self, n_prompt_tokens: int, n_ctx: int) -> None:
+        self.n_prompt_tokens = n_prompt_tokens
+        self.n_ctx = n_ctx
+        super().__init__(
+            f"the prompt has {n_prompt_tokens} tokens and the context {n_ctx}; shorten it or raise --ctx-size (n_ctx)"
+        )
+
+
+class BusyError(HotsetError):
+    """More requests wait than may: `retry_after_s` is when to ask again."""
+
+    def __init__(self, n_waiting: int, retry_after_s: int) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(f"{n_waiting} requests are waiting already; try again in {retry_after_s} s")
+
+
+class EngineStoppedError(HotsetError):
+    """The engine stopped before a request was done: it failed, or is shutting down."""
+
+
 class PlacementError(HotsetError):
     """The model does not fit the memory allowed: names what was needed, what there is and what to change."""
 

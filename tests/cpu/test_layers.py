@@ -22,6 +22,7 @@ LAYERS = (
     "engine",
     "plan",
     "bench",
+    "server",
     "cli",
 )
 ANYWHERE = {"errors", "config", "version"}

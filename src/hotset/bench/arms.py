@@ -7,8 +7,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from hotset.bench.units import size_text
-from hotset.engine.loading import COUNTED_SIZE
-from hotset.engine.memory import MIB
+from hotset.engine.memory import COUNTED_SIZE, MIB
 from hotset.errors import PlacementError
 from hotset.experts.policy import Policy
 from hotset.experts.slots import CacheSize

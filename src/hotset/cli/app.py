@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from hotset.cli import bench, convert, doctor, inspect, perplexity, plan, run, simulate, trace
+from hotset.cli import bench, convert, doctor, inspect, perplexity, plan, run, serve, simulate, trace
 from hotset.cli.output import one_line_warnings, say
 from hotset.errors import HotsetError
 from hotset.version import __version__
@@ -31,6 +31,7 @@ app = typer.Typer(
 )
 app.command("run", short_help="Continue a text, or chat.")(run.run)
 app.command("convert", short_help="Write a model as a GGUF file.")(convert.convert)
+app.command("serve", short_help="Serve the model to other programs.")(serve.serve)
 app.command("inspect", short_help="Show what a model file is.")(inspect.inspect)
 app.command("plan", short_help="Say what would fit and how fast it would be.")(plan.plan)
 app.command("doctor", short_help="Measure this machine once.")(doctor.doctor)

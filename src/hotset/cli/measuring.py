@@ -227,7 +227,7 @@ class Measuring:
             params=inspection.n_parameters,
             backend=engine.device.upper(),
             threads=threads,
-            cache=f"{arm.arm.size}: {slots_note(arm.n_slots, engine.config)}",
+            cache=f"{arm.arm.size}: {slots_note(arm.n_slots, engine.config.n_experts)}",
             policy=policy_text(arm, counted=self.on_gpu is None),
             active=self.on_gpu is not None and sum(arm.n_slots) > 0,
             per_token=inspection.needs.traffic.per_token if inspection.needs else 0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from hotset.bench.units import size_text
@@ -11,7 +12,7 @@ from hotset.cli.output import held_warnings, loading_bar, printable, say, show_t
 
 if TYPE_CHECKING:
     from hotset.engine.engine import Engine
-    from hotset.engine.loading import Device
+    from hotset.engine.loading import Device, Progress
     from hotset.engine.memory import MemoryPlan
     from hotset.engine.warm_start import WarmStart
     from hotset.model.kv import KVTypes
@@ -34,6 +35,7 @@ class Choices:
     page_lock: str | None = None
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
+    n_parallel: int = 0
     why_n_ctx: str = "as asked"
     arms: str = ""
     record_steps: int = 0
@@ -46,13 +48,23 @@ class Choices:
 
         return KVTypes.parse(self.cache_type_k, self.cache_type_v)
 
+    @property
+    def name(self) -> str:
+        """The model's name without its folder and ending."""
+        return Path(self.model).name.removesuffix(".gguf")
 
-def open_engine(choices: Choices) -> Engine:
-    """Load, then say what was loaded and how; the first line tells where the expert cache is inactive."""
+
+def open_engine(choices: Choices, tell: Progress = lambda _stage, _done, _total: None) -> Engine:
+    """Load, then say what was loaded and how; the first line tells where the expert cache is inactive. `tell` hears of the progress too."""
     from hotset.engine.loading import load
 
     with held_warnings():
-        with loading_bar() as progress:
+        with loading_bar() as show:
+
+            def progress(stage: str, done: int, total: int) -> None:
+                show(stage, done, total)
+                tell(stage, done, total)
+
             engine = load(
                 choices.model,
                 device=cast("Device", choices.device),
@@ -64,6 +76,7 @@ def open_engine(choices: Choices) -> Engine:
                 pre=choices.pre,
                 n_ubatch=choices.n_ubatch,
                 graph=choices.graph,
+                n_parallel=choices.n_parallel,
                 record_steps=choices.record_steps,
                 page_lock=choices.page_lock,
                 cache_type_k=choices.cache_type_k,
@@ -91,7 +104,7 @@ def cache_line(engine: Engine) -> str:
 def slots_text(engine: Engine) -> str:
     from hotset.engine.memory import slots_note
 
-    return slots_note(engine.memory.n_slots, engine.config)
+    return slots_note(engine.memory.n_slots, engine.config.n_experts)
 
 
 def settings(engine: Engine, choices: Choices) -> Iterator[tuple[str, str, str]]:

@@ -54,6 +54,10 @@ def run(
     stop: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="Stop before this text; may be given several times.", show_default=False)
     ] = None,
+    server: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Ask a running server (hotset serve) instead of loading a model; its key comes from HOTSET_API_KEY.", show_default=False),
+    ] = None,
     ctx_size: options.ContextOption = None,
     threads: options.ThreadsOption = None,
     device: options.DeviceOption = "auto",
@@ -77,27 +81,48 @@ def run(
     The generated text goes to stdout; all else goes to stderr, the prompt too (shown only in a terminal). With --json stdout is left to
     the JSON value.
     """
-    choices = Choices(
-        options.chosen_model(model, model_option, hf_repo), device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=ctx_size,
-        threads=threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph, page_lock=page_lock,
-        cache_type_k=cache_type_k, cache_type_v=cache_type_v, warm_start=not no_warm_start, slots_from_profile=slots_from_profile,
-    )  # fmt: skip
     text = given_text(prompt, file)
     sampling = SamplingParams(
         temperature=temp, top_k=top_k, top_p=top_p, min_p=min_p, repeat_penalty=repeat_penalty, repeat_last_n=repeat_last_n,
         seed=seed, max_tokens=None if predict == -1 else predict, stop=tuple(stop or ()),
+    )  # fmt: skip
+    write = put if not json else to_stderr
+    if server is not None:
+        if model or model_option or hf_repo:
+            raise InputError("--server was given and a model too; the server has its own, so leave MODEL out")
+        ask_server(server, text, sampling, write, json=json)
+        return
+    choices = Choices(
+        options.chosen_model(model, model_option, hf_repo), device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=ctx_size,
+        threads=threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph, page_lock=page_lock,
+        cache_type_k=cache_type_k, cache_type_v=cache_type_v, warm_start=not no_warm_start, slots_from_profile=slots_from_profile,
     )  # fmt: skip
     engine = open_engine(choices)
     say(sampling_line(sampling))
     if choices.model == "demo":
         say(DEMO_NOTE)
     turns: Turns = []
-    interrupted = converse(engine, text, sampling, turns, put if not json else to_stderr)
+    interrupted = converse(engine, text, sampling, turns, write)
     report(engine, turns, layers=layers, verbose=verbose)
     if json:
         facts = [{"prompt": asked, **answer_facts(answer)} for asked, answer in turns]
         answers = facts[0] if text is not None else {"turns": facts}
         put_json({**engine_facts(engine, choices), **answers, "stats": engine.stats().as_dict()})
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def ask_server(
+    url: str, text: str | None, sampling: SamplingParams, write: Callable[[str], None], *, json: bool
+) -> None:
+    """The same with a server."""
+    from hotset.cli import remote
+
+    say(sampling_line(sampling))
+    answers, interrupted = remote.run_remote(url, text, sampling, write)
+    remote.report(answers)
+    if json:
+        put_json({"server": url, **(answers[0] if text is not None else {"turns": answers})})
     if interrupted:
         raise KeyboardInterrupt
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hotset.engine.device_sequences import DeviceSequences
 from hotset.engine.room import with_room
 from hotset.engine.runner import MODES, Drawn, Mode, TokenMask
 from hotset.engine.sampling import no_token
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from hotset.config import SamplingParams
     from hotset.experts.bank import ExpertBank
     from hotset.experts.cache import ExpertCache
+    from hotset.experts.expert_map import ExpertMap
     from hotset.experts.policy import Policy
     from hotset.experts.slots import CacheShape
     from hotset.model.config import ModelConfig
@@ -101,6 +103,7 @@ class DeviceRunner:
         chunk_rows: int = 0,
         buffers: RunnerBuffers | None = None,
         kv_types: KVTypes = DEFAULT,
+        n_seqs: int = 0,
     ) -> None:
         self.model = model
         self._kv_types: dict[Mode, KVTypes] = {"fast": kv_types, "reference": FLOAT32}
@@ -108,11 +111,13 @@ class DeviceRunner:
         self._buffers = buffers or RunnerBuffers.empty(model, chunk_rows)
         self._use_graphs = use_graphs
         self._trace: torch.Tensor | None = None
-        self._free_seats = [self.seat(1)]
         self._meter = Meter(model.cache)
         self._unused_steps = 0
         self.chunk = MAX_ROWS
         self.chunks = self._buffers.chunks
+        # Memory is planned for one session, or for so many sequences that step together.
+        self._sequences = DeviceSequences(self, n_seqs) if n_seqs else None
+        self._free_seats = [] if n_seqs else [self.seat(1)]
 
     @property
     def shape(self) -> CacheShape:
@@ -151,33 +156,42 @@ class DeviceRunner:
         table = [list(tokens), list(positions), list(seqs or [0] * len(tokens)), [1] * len(tokens)]
         return Rows(*torch.tensor(table, dtype=torch.int32, device=self.model.device))
 
-    def prompt_rows(self, tokens: Sequence[int], start: int, m: int) -> Rows:
-        """Successive tokens of sequence 0 as m rows, those past the end padding: one variant of every kernel serves all chunks."""
+    def prompt_rows(self, tokens: Sequence[int], start: int, m: int, seq: int = 0) -> Rows:
+        """Successive tokens of a sequence as m rows, those past the end padding: one variant of every kernel serves all chunks."""
         n, padding = len(tokens), [0] * (m - len(tokens))
         positions = [start + min(i, n - 1) for i in range(m)]
-        table = [[*tokens, *padding], positions, [0] * m, [1] * n + padding]
+        table = [[*tokens, *padding], positions, [seq] * m, [1] * n + padding]
         return Rows(*torch.tensor(table, dtype=torch.int32, device=self.model.device))
 
     def prompt(
-        self, ops: DeviceOps, tokens: Sequence[int], start: int, wanted: Sequence[int], *, stepwise: bool = False
+        self,
+        ops: DeviceOps,
+        tokens: Sequence[int],
+        start: int,
+        wanted: Sequence[int],
+        *,
+        stepwise: bool = False,
+        n_prompt: int | None = None,
+        seq: int = 0,
     ) -> Iterator[torch.Tensor]:
         """Store tokens from position `start` on; yields the logits of the wanted positions (ascending), chunk by chunk.
 
         More than a few rows in fast mode take tensor cores and stream experts: 9 rows already touch half of 128 experts, and reading
-        each once for all rows beats reading them anew for every eight. The path is chosen by the prompt's length, never by what is left.
+        each once for all rows beats reading them anew for every eight. The path is chosen by the prompt's length, `n_prompt`
+        where these tokens are but a part of it, never by what is left.
         """
-        if self.chunks and ops.scratch.fast and not stepwise and len(tokens) > MAX_ROWS:
-            yield from self._chunks_of(ops.kv, tokens, start, wanted)
+        if self.chunks and ops.scratch.fast and not stepwise and (n_prompt or len(tokens)) > MAX_ROWS:
+            yield from self._chunks_of(ops.kv, tokens, start, wanted, seq)
             return
         size = 1 if stepwise else self.chunk
         for at in range(0, len(tokens), size):
             part = tokens[at : at + size]
             yield self.forward(
-                ops, DeviceBatch(self.prompt_rows(part, start + at, size), inside(wanted, start + at, len(part)))
+                ops, DeviceBatch(self.prompt_rows(part, start + at, size, seq), inside(wanted, start + at, len(part)))
             )
 
     def _chunks_of(
-        self, kv: DeviceKV, tokens: Sequence[int], start: int, wanted: Sequence[int]
+        self, kv: DeviceKV, tokens: Sequence[int], start: int, wanted: Sequence[int], seq: int
     ) -> Iterator[torch.Tensor]:
         config, model = self.model.config, self.model
         assert self.chunks is not None
@@ -185,7 +199,8 @@ class DeviceRunner:
         size = min(self.chunks.scratch.max_rows, MANY_LOGITS if len(wanted) > MANY_LOGITS else len(tokens))
         for at in range(0, len(tokens), size):
             part = tokens[at : at + size]
-            batch = ChunkBatch(self.prompt_rows(part, start + at, len(part)), inside(wanted, start + at, len(part)))
+            rows = self.prompt_rows(part, start + at, len(part), seq)
+            batch = ChunkBatch(rows, inside(wanted, start + at, len(part)))
             logits, waves = with_room(model.cache, partial(self._chunk, kv, batch))
             self._meter.add_prompt(waves.in_place, waves.streamed)
             yield logits[:, : config.n_vocab]
@@ -204,9 +219,18 @@ class DeviceRunner:
         )
         return forward(ChunkOps(config, kv, self.chunks.scratch, waves), model.weights, batch), waves
 
+    @property
+    def has_states(self) -> bool:
+        """Whether layers keep states, which cannot be cut back."""
+        return self.model.config.state_elements > 0
+
+    @property
+    def _planned_seats(self) -> list[Seat]:
+        return [*self._free_seats, *(self._sequences.seats.values() if self._sequences else ())]
+
     def compile(self) -> None:
         """Run everything idle that generating runs: kernels compile and buffers are made, and no expert is read."""
-        for seat in self._free_seats:
+        for seat in self._planned_seats:
             seat.compile()
         ops = self.ops(self.kv(MAX_ROWS + 1, "fast"), "fast")
         self.forward(ops, DeviceBatch(self.idle_rows(MAX_ROWS), (MAX_ROWS - 1,)))
@@ -220,7 +244,7 @@ class DeviceRunner:
 
     def warm_up(self) -> None:
         """Capture the steps and run a prompt: from here on the bank, and what brings its experts, stay as they are. Nothing of it is counted."""
-        for seat in self._free_seats:
+        for seat in self._planned_seats:
             seat.capture()
         n = MAX_ROWS + 1
         self.logits([0] * n, [n - 1], "fast", stepwise=False)
@@ -245,11 +269,13 @@ class DeviceRunner:
                 done += len(logits)
         return out
 
-    def seat(self, m: int) -> Seat:
-        """Room for `m` sequences that step together."""
-        kv = self.kv(self.n_ctx, "fast", m)
+    def seat(self, m: int, kv: DeviceKV | None = None, n_seqs: int | None = None) -> Seat:
+        """Rows for `m` sequences that step together, of the `n_seqs` in `kv`; by default of a KV cache of their own."""
+        kv = kv or self.kv(self.n_ctx, "fast", m)
         model = self.model
-        return Seat(self.ops(kv, "fast"), kv, model.weights, model.config.n_vocab, m, use_graphs=self._use_graphs)
+        return Seat(
+            self.ops(kv, "fast"), kv, model.weights, model.config.n_vocab, m, use_graphs=self._use_graphs, n_seqs=n_seqs
+        )  # fmt: skip
 
     def set_routing(self, picks: NDArray[np.integer[Any]] | None) -> None:
         """Sessions from now on take the picks of their decode steps from a trace [tokens, layers, k], or (None) from the router again.
@@ -276,6 +302,19 @@ class DeviceRunner:
     def session(self, n_ctx: int) -> DeviceSession:
         return DeviceSession(self, n_ctx)
 
+    def sequences(self, n_seqs: int, n_ctx: int) -> DeviceSequences:
+        del n_ctx  # the kernels' tables are as long as the runner's
+        planned, self._sequences = self._sequences, None
+        return planned if planned and len(planned.tokens) == n_seqs else DeviceSequences(self, n_seqs)
+
+    def feed_chunk(
+        self, ops: DeviceOps, seq: int, tokens: Sequence[int], start: int, n_prompt: int
+    ) -> torch.Tensor | None:
+        """Store a chunk of a prompt of `n_prompt` tokens -> logits [1, n_vocab] of the prompt's last, where it is in the chunk."""
+        with self._meter.phase("prompt", len(tokens)):
+            *_, logits = self.prompt(ops, tokens, start, [n_prompt - 1], n_prompt=n_prompt, seq=seq)
+        return logits if len(logits) else None
+
     def feed(self, ops: DeviceOps, tokens: Sequence[int], start: int) -> torch.Tensor:
         """Store a prompt's tokens from position `start` on -> logits [1, n_vocab] of the last."""
         with self._meter.phase("prompt", len(tokens)):
@@ -283,10 +322,23 @@ class DeviceRunner:
                 last = logits
         return last
 
-    def step(self, seat: Seat) -> None:
-        """Start a decode step of a seat."""
-        self._meter.tokens(len(seat.rows))
+    def step(self, seat: Seat, n_rows: int = 1) -> None:
+        """Start a decode step of a seat in which so many rows take part."""
+        self._meter.tokens(n_rows)
         seat.step()
+
+    def compute(self, seat: Seat, n_rows: int) -> NDArray[np.float32]:
+        """A step of a seat whose tokens the host draws -> logits float32 [n_rows, n_vocab] of its first rows."""
+        self._meter.tokens(n_rows)
+        return seat.compute()[:n_rows].cpu().numpy()
+
+    def resize_cache(self, n_slots: Sequence[int]) -> None:
+        self.model.cache.resize(n_slots)
+        if self.model.device.type == "cuda":  # what it gave up goes back to the driver
+            torch.cuda.empty_cache()
+
+    def expert_map(self) -> ExpertMap:
+        return self.model.cache.expert_map()
 
     def note_unused(self, steps: int, *, idle: bool) -> None:
         """Count steps whose token nobody took: they ran ahead of an end that only the host could see. Idle ones did nothing."""

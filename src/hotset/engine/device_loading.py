@@ -118,6 +118,7 @@ def _place(
         use_graphs=source.options.graph,
         chunk_rows=min(rows, source.n_ctx),
         kv_types=types,
+        n_seqs=source.options.n_parallel,
     )
     source.progress("kernels", 0, 1)
     runner.compile()
@@ -129,7 +130,7 @@ def _place(
     needs = DeviceNeeds.measured(
         budget.usage(),
         weights=weight_bytes,
-        kv=kv_bytes(config, source.n_ctx, 1, types),
+        kv=kv_bytes(config, source.n_ctx, max(1, source.options.n_parallel), types),
         overflow=no_slots.overflow_bytes,
         reserve=budget.reserve,
         kv_note=str(types),

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from hotset.config import SamplingParams
 from hotset.engine.memory import checked_ctx
-from hotset.engine.runner import MODES, Mode, Runner, Session, TokenMask
+from hotset.engine.runner import MODES, Mode, Runner, Sequences, Session, TokenMask
 from hotset.engine.stats import Stats
-from hotset.errors import InputError
+from hotset.errors import ContextError, InputError
+from hotset.experts.slots import CacheSize
 from hotset.text.stream import Detokenizer, StopStrings, stop_token_ids
 
 if TYPE_CHECKING:
@@ -148,18 +149,25 @@ class Stream(Iterator[Piece]):
 
 
 class TextOut:
-    """Token ids -> text to show: whole characters only, nothing of a stop string; `after` is the token before."""
+    """Token ids -> text to show: whole characters only, nothing of a stop string, control tokens only if `special`; `after` is the token before."""
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], *, after: int) -> None:
-        self._detokenizer = Detokenizer(tokenizer, special=False, continues=not tokenizer.begins_text(after))
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], *, after: int, special: bool = False) -> None:
+        self._detokenizer = Detokenizer(tokenizer, special=special, continues=not tokenizer.begins_text(after))
         self._stops = StopStrings(stops)
         self.stopped = False
 
+    @property
+    def stop(self) -> str | None:
+        """The stop string that was met."""
+        return self._stops.met
+
     def push(self, token: int) -> str:
+        """The text that a token lets out."""
         text, self.stopped = self._stops.push(self._detokenizer.push(token))
         return text
 
     def flush(self) -> str:
+        """The text that was held back, as there is no more."""
         text, self.stopped = self._stops.push(self._detokenizer.flush())
         return text if self.stopped else text + self._stops.flush()
 
@@ -197,6 +205,12 @@ class Engine:
         self.memory = memory
         self.notes = tuple(notes)
         self.warm_start = warm_start
+
+    def use_template(self, source: str) -> None:
+        """Take a chat template (Jinja text) in place of the model's own."""
+        from hotset.text.chat import ChatTemplate
+
+        self.template = ChatTemplate.for_tokenizer(source, self.tokenizer)
 
     @property
     def device(self) -> str:
@@ -244,15 +258,27 @@ class Engine:
         params = SamplingParams(**sampling)
         ids = self.tokenize(prompt) if isinstance(prompt, str) else self.checked(prompt)
         session = session or self.session()
-        if not ids:
+        self.check(ids, params, session.n_ctx)
+        return Stream(self, session, ids, params, mask)
+
+    def check(self, prompt: Sequence[int], params: SamplingParams, n_ctx: int) -> None:
+        """InputError where a prompt cannot be answered within `n_ctx` tokens: it is empty, too long, or its settings name no token of this model."""
+        if not prompt:
             raise InputError("the prompt is empty and this model has no begin token; give at least one token")
-        if len(ids) >= session.n_ctx:
-            raise InputError(
-                f"the prompt has {len(ids)} tokens and the context {session.n_ctx}; shorten it or raise --ctx-size (n_ctx)"
-            )
+        if len(prompt) >= n_ctx:
+            raise ContextError(len(prompt), n_ctx)
         if bad := [t for t in params.logit_bias if t >= self.config.n_vocab]:
             raise InputError(f"logit_bias holds the token id {bad[0]}; ids go from 0 to {self.config.n_vocab - 1}")
-        return Stream(self, session, ids, params, mask)
+
+    def sequences(self, n_seqs: int) -> Sequences:
+        """Empty sequences that step together."""
+        return self.runner.sequences(n_seqs, self.n_ctx)
+
+    def resize_cache(self, size: str) -> None:
+        """Give the expert cache another size ("6GiB", "25%", "16slots", "auto", "off") while nothing generates; it starts empty."""
+        plan = self.memory.resized(CacheSize.parse(size), self.runner.shape)
+        self.runner.resize_cache(plan.n_slots)
+        self.memory = plan
 
     def generate(
         self,

@@ -18,7 +18,7 @@ from hotset.engine.stats import DENSE, Meter, Stats
 from hotset.errors import InputError
 from hotset.experts.host_cache import HostCache
 from hotset.host.matmul import AT_ONCE
-from hotset.model.batch import Batch, prompt_batch
+from hotset.model.batch import Batch, prompt_batch, step_batch
 from hotset.model.host_kv import HostKV
 from hotset.model.host_ops import HostOps, HostRouting
 from hotset.model.kv import DEFAULT, FLOAT32, KVTypes
@@ -26,7 +26,9 @@ from hotset.model.transformer import forward
 
 if TYPE_CHECKING:
     from hotset.config import SamplingParams
+    from hotset.engine.host_sequences import HostSequences
     from hotset.experts.bank import ExpertBank
+    from hotset.experts.expert_map import ExpertMap
     from hotset.experts.policy import Policy
     from hotset.experts.slots import CacheShape
     from hotset.model.config import ModelConfig
@@ -102,7 +104,7 @@ class HostRunner:
         """Compile what generating runs: seconds on the first start on a machine, a moment later, when it is read from disk."""
         session = self.session(2 * AT_ONCE)
         session.feed([0] * (AT_ONCE + 1))
-        self.step(session.ops, 0, AT_ONCE + 1)
+        self.step(session.ops, step_batch([0], [AT_ONCE + 1]))
         self.reset_cache()
 
     def logits(
@@ -125,21 +127,35 @@ class HostRunner:
             session.ops.routing = HostRouting(self._trace, np.zeros(1, np.int64))
         return session
 
+    def sequences(self, n_seqs: int, n_ctx: int) -> HostSequences:
+        from hotset.engine.host_sequences import HostSequences
+
+        return HostSequences(self, n_seqs, n_ctx)
+
     def feed(self, ops: HostOps, tokens: Sequence[int], start: int) -> NDArray[np.float32]:
         """Store a prompt's tokens from position `start` on -> logits float32 [n_vocab] of the last."""
-        with self._meter.phase("prompt", len(tokens)):
-            for at in range(0, len(tokens), CHUNK):
-                part = tokens[at : at + CHUNK]
-                last = [len(part) - 1] if at + CHUNK >= len(tokens) else []
-                logits = self.forward(ops, prompt_batch(part, start + at, wanted=last))
+        for at in range(0, len(tokens), CHUNK):
+            part = tokens[at : at + CHUNK]
+            last = [len(part) - 1] if at + CHUNK >= len(tokens) else []
+            logits = self.feed_chunk(ops, prompt_batch(part, start + at, wanted=last))
         last_row: NDArray[np.float32] = logits[0]
         return last_row
 
-    def step(self, ops: HostOps, token: int, position: int) -> NDArray[np.float32]:
-        """One decode step -> logits float32 [n_vocab]."""
-        self._meter.tokens(1)
-        logits: NDArray[np.float32] = self.forward(ops, prompt_batch([token], position, wanted=[0]))[0]
-        return logits
+    def feed_chunk(self, ops: HostOps, batch: Batch) -> NDArray[np.float32]:
+        """Store a chunk of a prompt -> logits float32 [n_wanted, n_vocab]."""
+        with self._meter.phase("prompt", batch.n_rows):
+            return self.forward(ops, batch)
+
+    def step(self, ops: HostOps, batch: Batch) -> NDArray[np.float32]:
+        """One decode step of the batch's sequences -> logits float32 [m, n_vocab]."""
+        self._meter.tokens(batch.n_rows)
+        return self.forward(ops, batch)
+
+    def resize_cache(self, n_slots: Sequence[int]) -> None:
+        self.model.cache.resize(n_slots)
+
+    def expert_map(self) -> ExpertMap:
+        return self.model.cache.expert_map()
 
     def stats(self) -> Stats:
         return self._meter.stats(active=False, reason=REASON if self.model.config.n_experts else DENSE, fetch_ms=None)
@@ -188,7 +204,7 @@ class HostSession:
 
     def next(self) -> Drawn:
         if self._stored < len(self.tokens) or self._logits is None:
-            self._logits = self._runner.step(self.ops, self.tokens[-1], len(self.tokens) - 1)
+            self._logits = self._runner.step(self.ops, step_batch(self.tokens[-1:], [len(self.tokens) - 1]))[0]
             self._stored = len(self.tokens)
         mask = self._mask(self.tokens[self._n_prompt :]) if self._mask else None
         token = sample(self._logits, self._params, self.tokens, self._seed, len(self.tokens), mask)

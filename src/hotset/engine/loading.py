@@ -13,7 +13,7 @@ from hotset.checkpoint import is_checkpoint, open_model
 from hotset.engine import hub
 from hotset.engine.filling import Gauge, Reader, fill
 from hotset.engine.hub_choice import PREFIX, HubName, looks_like_hub_name
-from hotset.engine.memory import check_host_room, checked_ctx, host_plan, kv_bytes, with_slots
+from hotset.engine.memory import check_host_room, checked_ctx, counted_slots, host_plan, kv_bytes, with_slots
 from hotset.engine.warm_start import RING_STEPS, WarmStart
 from hotset.errors import FileError, InputError, UnsupportedError
 from hotset.experts.policy import Policy
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 DEMO = "demo-moe-Q4_K_M.gguf"
 # What a model may hold unless asked for more: keys and values grow with it.
 DEFAULT_CTX = 4096
-# Where nothing is cached the size only says what to count; a quarter is what small cards hold of today's models.
-COUNTED_SIZE = CacheSize.parse("25%")
 
 Device = Literal["auto", "cuda", "cpu"]
 Progress = Callable[[str, int, int], None]
@@ -67,6 +65,7 @@ class LoadOptions:
     cache_type_v: str = "f16"
     warm_start: bool = False
     slots_from_profile: bool = False
+    n_parallel: int = 0
 
     def __post_init__(self) -> None:
         if self.device not in ("auto", "cuda", "cpu"):
@@ -78,6 +77,10 @@ class LoadOptions:
         if isinstance(self.page_lock, int) and (isinstance(self.page_lock, bool) or self.page_lock < 0):
             raise InputError(
                 f"page_lock must be a size such as 8GiB, bytes of 0 or more, or off, not {self.page_lock!r}"
+            )
+        if not (type(self.n_parallel) is int and 0 <= self.n_parallel <= MAX_ROWS):
+            raise InputError(
+                f"n_parallel (--parallel) must be 1 to {MAX_ROWS} requests at once, not {self.n_parallel!r}"
             )
         if not (type(self.record_steps) is int and self.record_steps >= 0):
             raise InputError(f"record_steps must be 0 or more, not {self.record_steps!r}")
@@ -210,6 +213,7 @@ def load(
     cache_type_v: str = "f16",
     warm_start: bool = False,
     slots_from_profile: bool = False,
+    n_parallel: int = 0,
     progress: Progress = no_progress,
 ) -> Engine:
     """Load a model and make it ready.
@@ -224,7 +228,8 @@ def load(
     "q8_0" (about half the memory). `page_lock` is how much of the experts may be page-locked for the GPU to read ("8GiB", bytes, or "off";
     default: all): what is not goes through a small buffer, slower and with the same results. `warm_start` fills the expert cache with what
     earlier runs of the model used most and keeps what this one uses (a small file in the cache directory); `slots_from_profile` deals slots
-    to layers by what they picked; both change speed alone. `progress` is called with a stage, what is done and the whole; stages overlap,
+    to layers by what they picked; both change speed alone. `n_parallel` plans memory for so many
+    sequences that step together, instead of for one session. `progress` is called with a stage, what is done and the whole; stages overlap,
     and their calls come from other threads, one at a time.
 
     Raises HotsetError: FileError (the file), PlacementError (memory), DeviceError (the GPU), InputError (an argument).
@@ -234,6 +239,7 @@ def load(
         graph=graph,
         n_ubatch=n_ubatch, page_lock=page_lock, cache_type_k=cache_type_k, cache_type_v=cache_type_v,
         warm_start=warm_start, slots_from_profile=slots_from_profile,
+        n_parallel=n_parallel,
     )  # fmt: skip
     (
         Policy.parse(options.policy),
@@ -311,13 +317,12 @@ def _load_host(source: Source, notes: list[str]) -> Engine:
     from hotset.model.host_place import HostPlace
 
     config, options = source.config, source.options
-    kv = kv_bytes(config, source.n_ctx, 1, options.kv_types)
+    kv = kv_bytes(config, source.n_ctx, max(1, options.n_parallel), options.kv_types)
     check_host_room(source.n_ctx, kv)
     bank = ExpertBank(source.spans, config.n_experts)
     source.fill(bank)
     weights = load_weights(source.tensors, config, source.spans, HostPlace())
-    size = COUNTED_SIZE if options.size.kind == "auto" else options.size
-    n_slots = size.n_slots(bank.span_bytes, (config.n_experts,) * len(source.spans))
+    n_slots = counted_slots(options.size, bank.span_bytes, (config.n_experts,) * len(source.spans))
     plan = source.dealt(host_plan(config, source.spans, source.dense_bytes, kv, n_slots, str(options.kv_types)))
     cache = HostCache(source.shape(plan.n_slots), Policy.parse(options.policy), ring_steps=options.ring_steps)
     runner = HostRunner(HostModel(config, weights, bank, cache), checked_threads(options.threads), options.kv_types)
@@ -359,10 +364,4 @@ def text_of(source: Source) -> tuple[Tokenizer, ChatTemplate | None]:
     metadata = source.file.metadata
     tokenizer = Tokenizer.from_metadata(metadata, path=str(source.file.path), pre=source.options.pre)
     text = default_template(metadata)
-    if text is None:
-        return tokenizer, None
-
-    def spelling(token: int | None) -> str:
-        return "" if token is None else tokenizer.token_text(token)
-
-    return tokenizer, ChatTemplate(text, bos=spelling(tokenizer.bos_id), eos=spelling(tokenizer.eos_id))
+    return tokenizer, None if text is None else ChatTemplate.for_tokenizer(text, tokenizer)

@@ -7,17 +7,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from hotset.errors import InputError, PlacementError
+from hotset.experts.slots import CacheSize
 from hotset.host.ram import available_bytes
 from hotset.model.kv import DEFAULT, KVTypes
 
 if TYPE_CHECKING:
-    from hotset.experts.slots import CacheSize
+    from hotset.experts.slots import CacheShape
     from hotset.model.config import ModelConfig
     from hotset.quant.layout import SpanLayout
 
 GIB = 1 << 30
 MIB = 1 << 20
 Where = Literal["host", "gpu"]
+# Where nothing is cached the size only says what to count; a quarter is what small cards hold of today's models.
+COUNTED_SIZE = CacheSize.parse("25%")
 # Left free for what no dry run shows: other programs' windows, the logits of many rows at once. Filling VRAM to the last megabyte is slow.
 RESERVE = 256 * MIB
 RESERVE_SHARE = 0.02
@@ -78,6 +81,16 @@ class MemoryPlan:
     def bytes_of(self, name: str) -> int:
         return sum(r.n_bytes for r in self.rows if r.name == name)
 
+    def resized(self, size: CacheSize, shape: CacheShape) -> MemoryPlan:
+        """The plan with an expert cache of another size; PlacementError where it does not fit."""
+        if self.budget is None:
+            return replace(self, n_slots=counted_slots(size, shape.span_bytes, shape.n_experts))
+        room = self.room + self.bytes_of("slots")
+        n_slots, n_bytes = fitting_slots(size, shape.span_bytes, shape.n_experts, room, self.budget)
+        note = slots_note(n_slots, max(shape.n_experts, default=0))
+        rows = tuple(replace(r, n_bytes=n_bytes, note=note) if r.name == "slots" else r for r in self.rows)
+        return replace(self, rows=rows, n_slots=n_slots)
+
 
 def kv_bytes(config: ModelConfig, n_ctx: int, n_seqs: int, types: KVTypes = DEFAULT) -> int:
     """Bytes of keys, values, latents and states (which are float32)."""
@@ -121,12 +134,31 @@ def check_host_room(n_ctx: int, kv: int) -> None:
         )
 
 
-def slots_note(n_slots: Sequence[int], config: ModelConfig) -> str:
+def slots_note(n_slots: Sequence[int], n_experts: int) -> str:
     """As in "32 of 128 experts per layer"."""
     if not n_slots:
         return "no experts"
     low, high = min(n_slots), max(n_slots)
-    return f"{low if low == high else f'{low} to {high}'} of {config.n_experts} experts per layer"
+    return f"{low if low == high else f'{low} to {high}'} of {n_experts} experts per layer"
+
+
+def counted_slots(size: CacheSize, span_bytes: Sequence[int], n_experts: Sequence[int]) -> tuple[int, ...]:
+    """Slots of each layer of a cache that is only counted."""
+    return (COUNTED_SIZE if size.kind == "auto" else size).n_slots(span_bytes, n_experts)
+
+
+def fitting_slots(
+    size: CacheSize, span_bytes: Sequence[int], n_experts: Sequence[int], room: int, budget: int
+) -> tuple[tuple[int, ...], int]:
+    """Slots of each layer and their bytes; PlacementError where `room`, what `budget` leaves for them, is too small."""
+    n_slots = size.n_slots(span_bytes, n_experts, room)
+    n_bytes = sum(n * b for n, b in zip(n_slots, span_bytes, strict=True))
+    if n_bytes > room:
+        raise PlacementError(
+            f"the expert cache asked for needs {n_bytes / GIB:.2f} GiB and {room / GIB:.2f} GiB are left of {budget / GIB:.2f} GiB; "
+            "use --expert-cache auto or a smaller size"
+        )
+    return n_slots, n_bytes
 
 
 def host_plan(
@@ -202,13 +234,7 @@ def device_plan(
             f"(weights {needs.weights / GIB:.2f}, KV cache {needs.kv / GIB:.2f}, overflow {needs.overflow / GIB:.2f}, "
             f"reserve {needs.reserve / GIB:.2f}); lower --ctx-size, raise --vram, or run with --device cpu"
         )
-    n_slots = size.n_slots(span_bytes, [config.n_experts] * len(span_bytes), room)
-    slots = sum(n * b for n, b in zip(n_slots, span_bytes, strict=True))
-    if slots > room:
-        raise PlacementError(
-            f"the expert cache asked for needs {slots / GIB:.2f} GiB and {room / GIB:.2f} GiB are left of {budget / GIB:.2f} GiB; "
-            "use --expert-cache auto or a smaller size"
-        )
+    n_slots, slots = fitting_slots(size, span_bytes, [config.n_experts] * len(span_bytes), room, budget)
     experts = sum(span_bytes) * config.n_experts
     locked = experts if page_locked is None else page_locked
     rows = (
@@ -218,7 +244,7 @@ def device_plan(
         MemoryRow("scratch", "gpu", needs.scratch, "activations and logits"),
         MemoryRow("overflow", "gpu", needs.overflow, "misses that find no slot"),
         MemoryRow("rounding", "gpu", needs.rounding, "the allocator takes whole blocks"),
-        MemoryRow("slots", "gpu", slots, slots_note(n_slots, config)),
+        MemoryRow("slots", "gpu", slots, slots_note(n_slots, config.n_experts)),
         MemoryRow("reserve", "gpu", needs.reserve, "left free"),
         MemoryRow(
             "experts", "host", experts, "page-locked" if locked == experts else f"{locked / GIB:.1f} GiB page-locked"
@@ -232,6 +258,6 @@ def with_slots(
 ) -> MemoryPlan:
     """The plan with other slots per layer, which take no more bytes."""
     n_bytes = sum(n * s.n_bytes for n, s in zip(n_slots, spans, strict=True))
-    note = slots_note(n_slots, config)
+    note = slots_note(n_slots, config.n_experts)
     rows = tuple(replace(r, n_bytes=n_bytes, note=note) if r.name == "slots" else r for r in plan.rows)
     return replace(plan, rows=rows, n_slots=n_slots)

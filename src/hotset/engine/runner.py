@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from hotset.config import SamplingParams
     from hotset.engine.stats import Stats
     from hotset.engine.warm_start import WarmCache
+    from hotset.errors import HotsetError
+    from hotset.experts.expert_map import ExpertMap
     from hotset.experts.policy import Policy
     from hotset.experts.slots import CacheShape
     from hotset.kernels.token_mask import Words
@@ -24,12 +26,24 @@ MODES: tuple[Mode, ...] = ("fast", "reference")
 TokenMask = Callable[[Sequence[int]], "Words | None"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """How a sequence's tokens are drawn; `wants_logits` asks for the logits that each was drawn from."""
+
+    params: SamplingParams
+    seed: int
+    end_ids: frozenset[int]
+    mask: TokenMask | None = None
+    wants_logits: bool = False
+
+
+@dataclass(frozen=True, eq=False)
 class Drawn:
-    """A token that was drawn, and whether it is one of the end tokens."""
+    """A token that was drawn, whether it is one of the end tokens, and where asked for its logits float32 [n_vocab] before mask, bias and penalties."""
 
     token: int
     is_end: bool
+    logits: NDArray[np.float32] | None = None
 
 
 class Session(Protocol):
@@ -52,6 +66,38 @@ class Session(Protocol):
 
     def next(self) -> Drawn:
         """Draw the next token and append it."""
+
+
+class Sequences(Protocol):
+    """Several sequences in fast mode with their keys and values, which step together; what one of them draws never depends on the others.
+
+    `tokens[s]` are those that sequence s holds, the last drawn one included; `chunk` is how many tokens of a prompt are computed at once.
+    """
+
+    n_ctx: int
+    chunk: int
+    tokens: list[list[int]]
+
+    def start(self, seq: int, drawing: Drawing) -> None:
+        """Set how the following tokens of a sequence are drawn."""
+
+    def keep(self, seq: int, n: int) -> int:
+        """Forget all but the first `n` tokens of a sequence, or fewer where its state cannot be taken back to there; returns how many are left."""
+
+    def copy(self, source: int, target: int, n: int) -> int:
+        """Make `target` hold the first `n` tokens of `source`, or as many of them as can be had; returns how many."""
+
+    def feed(self, seq: int, tokens: Sequence[int], n_prompt: int) -> None:
+        """Append a chunk of a prompt of `n_prompt` tokens in all."""
+
+    def step(self, seqs: Sequence[int]) -> list[Drawn | HotsetError]:
+        """Draw the next token of each of `seqs`, whose prompts are fed, and append it; an error concerns that sequence alone."""
+
+    def settle(self) -> None:
+        """Wait for all that is under way, so that caches may be changed."""
+
+    def reset(self) -> None:
+        """Hold nothing, whatever happened before."""
 
 
 class Runner(Protocol):
@@ -83,6 +129,15 @@ class Runner(Protocol):
 
     def session(self, n_ctx: int) -> Session:
         """An empty sequence in fast mode."""
+
+    def sequences(self, n_seqs: int, n_ctx: int) -> Sequences:
+        """Empty sequences that step together."""
+
+    def resize_cache(self, n_slots: Sequence[int]) -> None:
+        """Give each layer so many slots, all empty, while no step is under way; counts go on."""
+
+    def expert_map(self) -> ExpertMap:
+        """What is resident and how warm it is."""
 
     def set_routing(self, picks: NDArray[np.integer[Any]] | None) -> None:
         """Sessions from now on take their decode steps' picks from a trace [tokens, layers, k] of the model's counts, None: from the router."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hotset.config import SamplingParams
+    from hotset.engine.runner import Drawing
     from hotset.kernels.token_mask import Words
 
 Logits = NDArray[np.float32]
@@ -45,6 +46,12 @@ def sample(
         ordered = adjusted[ids]
         n = count_kept(ordered, params)
         return int(ids[draw(ordered[:n], params.temperature, uniform(seed, position))])
+
+
+def draw_token(logits: Logits, drawing: Drawing, tokens: Sequence[int], n_prompt: int) -> int:
+    """Draw the token after `tokens`, of which the first `n_prompt` are the prompt."""
+    mask = drawing.mask(tokens[n_prompt:]) if drawing.mask else None
+    return sample(logits, drawing.params, tokens, drawing.seed, len(tokens), mask)
 
 
 def adjust(logits: Logits, params: SamplingParams, recent_tokens: Sequence[int], mask: Words | None = None) -> Logits:

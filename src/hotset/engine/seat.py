@@ -24,11 +24,13 @@ RING = 16
 
 
 class Seat:
-    """`m` sequences, one row each: keys and values, the rows' tokens and positions, their sampler, and the steps captured on them."""
+    """`m` rows, one sequence each, of the `n_seqs` (by default m) that `kv` holds: their tokens, positions and sampler, and the steps captured on
+    them. Until told otherwise row i is of sequence i.
+    """
 
     def __init__(
-        self, ops: DeviceOps, kv: DeviceKV, weights: Weights, n_vocab: int, m: int, *, use_graphs: bool
-    ) -> None:
+        self, ops: DeviceOps, kv: DeviceKV, weights: Weights, n_vocab: int, m: int, *, use_graphs: bool, n_seqs: int | None = None
+    ) -> None:  # fmt: skip
         device = weights.output_norm.weight.device
 
         def integers(value: int) -> torch.Tensor:
@@ -37,8 +39,10 @@ class Seat:
         self.kv = kv
         self.ops = ops
         self.n_vocab = n_vocab
-        self.rows = Rows(integers(0), integers(0), torch.arange(m, dtype=torch.int32, device=device), integers(0))
-        self.sampler = Sampler(m, m, n_vocab, device)
+        self._seqs = [row % (n_seqs or m) for row in range(m)]
+        seqs = torch.tensor(self._seqs, dtype=torch.int32, device=device)
+        self.rows = Rows(integers(0), integers(0), seqs, integers(0))
+        self.sampler = Sampler(m, n_seqs or m, n_vocab, device)
         self._weights = weights
         self._use_graphs = use_graphs and device.type == "cuda"
         self._graphs: dict[Way, torch.cuda.CUDAGraph] = {}
@@ -80,17 +84,26 @@ class Seat:
         if self.ops.routing is not None:
             self.ops.routing.offsets[row] = trace_at
 
-    def place(self, row: int, tokens: Sequence[int], params: SamplingParams, seed: int, end_ids: Sequence[int]) -> None:
-        """Seat a sequence whose tokens are all stored; the next step draws what follows them from their logits."""
-        self.rows.tokens[row] = tokens[-1]
-        self.rows.positions[row] = len(tokens) - 1
+    def place(
+        self, row: int, tokens: Sequence[int], params: SamplingParams, seed: int, end_ids: Sequence[int], seq: int | None = None
+    ) -> None:  # fmt: skip
+        """Seat a sequence, by default that of the row before; the last of its tokens goes into the next step, or is what `draw` follows."""
+        if seq is not None:
+            self._seqs[row] = seq
+            self.rows.seqs[row] = seq
+        self.sit(row, tokens[-1], len(tokens) - 1)
+        self.sampler.start(self._seqs[row], params, seed, tokens, end_ids)
+
+    def sit(self, row: int, token: int, position: int) -> None:
+        """Put a token of the row's sequence into the next step."""
+        self.rows.tokens[row] = token
+        self.rows.positions[row] = position
         self.rows.row_mask[row] = 1
-        self.sampler.start(row, params, seed, tokens, end_ids)
 
     def clear(self, row: int) -> None:
         """Make a row idle."""
         self.rows.row_mask[row] = 0
-        self.sampler.stop(row)
+        self.sampler.stop(self._seqs[row])
 
     def draw(self, logits: torch.Tensor) -> None:
         """Draw every row's token from logits [m, n_vocab] of the prompts."""
@@ -107,6 +120,11 @@ class Seat:
                 self._graphs[way] = self._capture(way)
             self._graphs[way].replay()
         self._note()
+
+    def compute(self) -> torch.Tensor:
+        """Run a step without drawing, kernel by kernel -> its logits [m, n_vocab], for the host to draw from."""
+        logits: torch.Tensor = forward(self.ops, self._weights, DeviceBatch(self.rows))
+        return logits[:, : self.n_vocab]
 
     def read(self) -> list[tuple[int, int]]:
         """Token and sampler state of every row, of the oldest step not read yet; waits for that step alone."""
@@ -136,8 +154,7 @@ class Seat:
         assert self.pending < RING
 
     def _step(self, way: Way) -> None:
-        logits = forward(self.ops, self._weights, DeviceBatch(self.rows))
-        self._sample(way, logits[:, : self.n_vocab])
+        self._sample(way, self.compute())
 
     def _sample(self, way: Way, logits: torch.Tensor) -> None:
         self.sampler.step(way, logits, self.rows)

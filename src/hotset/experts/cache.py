@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from hotset.experts.expert_map import ExpertMap, heat
 from hotset.experts.host_cache import unroll_ring
 from hotset.experts.policy import LayerState, Policy, check_seed
 from hotset.experts.slots import equal_share
@@ -246,6 +247,18 @@ class ExpertCache:
         span = np.array(self.shape.span_bytes, np.int64)[:, None]
         base = np.array(self._pool_base(), np.int64)[:, None]
         return np.where(slots >= 0, base + slots * span, 0)
+
+    def expert_map(self) -> ExpertMap:
+        """Copy what is resident and how warm to the host, which waits for the device."""
+        n_experts = max(self.shape.n_experts, default=0)
+        step = self._buffers.step.cpu().numpy()
+        score = self._buffers.score[:, :n_experts].cpu().numpy().view(self.policy.kind.score_type)
+        return ExpertMap(
+            step=int(step.max(initial=0)),
+            resident=self._buffers.slot_of[:, :n_experts].cpu().numpy() >= 0,
+            heat=heat(self.policy, score, step),
+            picks=self.recorded_picks(),
+        )
 
     def state(self, layer: int) -> LayerState:
         """Copy a layer's scores and residency into the reference's form."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from hotset.experts.expert_map import ExpertMap, expert_map
 from hotset.experts.policy import LayerState, Policy, compiled_request
 from hotset.experts.stats import CacheStats, cache_stats
 
@@ -23,12 +25,8 @@ class HostCache:
     """Runs the policy on the picks of every request, and moves nothing."""
 
     def __init__(self, shape: CacheShape, policy: Policy, *, ring_steps: int = 0) -> None:
-        self.shape = shape
         self.policy = policy
-        self._layers = [
-            LayerState(policy, n_experts, n_slots, shape.max_rows)
-            for n_experts, n_slots in zip(shape.n_experts, shape.n_slots, strict=True)
-        ]
+        self._make_layers(shape)
         self._counters = np.zeros((shape.n_layers, 4), np.int64)
         self._ring = np.full((ring_steps, shape.n_layers, shape.max_rows, shape.k), -1, np.int16)
         self._weight_ring = np.zeros(self._ring.shape, np.float16)
@@ -36,6 +34,20 @@ class HostCache:
         self._location = np.empty((shape.max_rows, shape.k), np.int32)
         self._fetch = np.empty((2, shape.max_rows * shape.k), np.int32)
         self._request: Callable[..., int] = compiled_request()
+
+    def _make_layers(self, shape: CacheShape) -> None:
+        self.shape = shape
+        self._layers = [
+            LayerState(self.policy, n_experts, n_slots, shape.max_rows)
+            for n_experts, n_slots in zip(shape.n_experts, shape.n_slots, strict=True)
+        ]
+
+    def resize(self, n_slots: Sequence[int]) -> None:
+        """Give each layer so many slots, all empty; counts and scores stay."""
+        before = self._layers
+        self._make_layers(replace(self.shape, n_slots=tuple(n_slots)))
+        for state, old in zip(self._layers, before, strict=True):
+            state.step[:], state.score[:] = old.step, old.score
 
     def lookup(
         self,
@@ -90,6 +102,10 @@ class HostCache:
     def stats(self) -> CacheStats:
         """Return the counts since the last reset."""
         return cache_stats(self._counters, self.shape, self.policy)
+
+    def expert_map(self) -> ExpertMap:
+        """Copy what is resident and how warm."""
+        return expert_map(self.policy, self._layers, self.recorded_picks())
 
     def recorded_picks(self) -> NDArray[np.int16]:
         """Return picks [steps, layers, max_rows, k] of the last steps that the ring holds, oldest first; -1 in padded rows."""

@@ -56,6 +56,12 @@ class KVCache:
     def tensors(self) -> tuple[torch.Tensor | None, ...]:
         return self.k, self.k_scale, self.v, self.v_scale
 
+    def copy(self, source: int, target: int, n: int) -> None:
+        """Give a sequence another's first `n` positions."""
+        for part in self.tensors:
+            if part is not None:
+                part[target, :, :n].copy_(part[source, :, :n])
+
     def check(self) -> None:
         """Assert what kernels rely on."""
         assert (self.k.dtype == torch.float32) == (self.v.dtype == torch.float32)

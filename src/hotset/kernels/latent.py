@@ -213,6 +213,12 @@ class LatentCache:
         assert (self.data.dtype == torch.int8) == (self.scale is not None)
         assert self.scale is None or self.rank % BLOCK == self.rope % BLOCK == 0
 
+    def copy(self, source: int, target: int, n: int) -> None:
+        """Give a sequence another's first `n` positions."""
+        for part in (self.data, self.scale):
+            if part is not None:
+                part[target, :n].copy_(part[source, :n])
+
     @property
     def n_ctx(self) -> int:
         return self.data.shape[1]

@@ -17,6 +17,8 @@ from hotset.model.rules import Attention, DeltaNet, LatentAttention, ShortConvol
 from hotset.model.weights import AttentionWeights
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hotset.kernels.rows import Rows
     from hotset.model.config import ModelConfig
     from hotset.model.kv import KVTypes
@@ -77,6 +79,22 @@ class DeviceKV:
         key = (mixer.n_heads, mixer.d_value if isinstance(mixer, Attention) else mixer.kv_rank)
         if key not in self._splits:
             self._splits[key] = SplitBuffers.empty(MAX_ROWS, *key, self.n_ctx, self.device)
+
+    def copy(self, source: int, target: int, n: int) -> None:
+        """Give a sequence the keys, values and latents of another's first `n` positions; states are left."""
+        for store in self._stores:
+            if store is not None:
+                store.copy(source, target, n)
+
+    def state(self, seq: int) -> list[tuple[torch.Tensor, ...]]:
+        """Copy a sequence's states into host memory."""
+        return [tuple(part[seq].cpu() for part in layer) for layer in self.states]
+
+    def set_state(self, seq: int, state: Sequence[tuple[torch.Tensor, ...]]) -> None:
+        """Take a sequence back to states that were copied."""
+        for layer, kept in zip(self.states, state, strict=True):
+            for part, values in zip(layer, kept, strict=True):
+                part[seq].copy_(values)
 
     def keys_values(self, index: int) -> KVCache:
         """The keys and values of a layer that has such."""

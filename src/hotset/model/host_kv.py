@@ -12,6 +12,8 @@ from hotset.model.rope import rope_tables
 from hotset.model.rules import Attention, DeltaNet, LatentAttention, ShortConvolution
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hotset.model.batch import Batch
     from hotset.model.config import ModelConfig
     from hotset.model.kv import KVType, KVTypes
@@ -40,6 +42,11 @@ class HostCells:
             into[batch.sequences[0], :, batch.positions[0]] = values[0]
         else:
             into[batch.sequences, :, batch.positions] = values
+
+    def copy(self, source: int, target: int, n: int) -> None:
+        """Give a sequence another's first `n` positions."""
+        for part in (self.data, self.scales):
+            part[target, :, :n] = part[source, :, :n]
 
     def readable(self) -> tuple[NDArray[Any], NDArray[np.uint16]]:
         """Cells and scales as the attention kernel reads them."""
@@ -87,6 +94,22 @@ class HostKV:
         layer = self.layers[index]
         assert layer is not None
         return layer
+
+    def copy(self, source: int, target: int, n: int) -> None:
+        """Give a sequence the keys and values of another's first `n` positions; states are left."""
+        for layer in self.layers:
+            for cells in (layer.keys, layer.values) if layer is not None else ():
+                cells.copy(source, target, n)
+
+    def state(self, seq: int) -> list[tuple[Rows, ...]]:
+        """Copy a sequence's states."""
+        return [tuple(part[seq].copy() for part in layer) for layer in self.states]
+
+    def set_state(self, seq: int, state: Sequence[tuple[Rows, ...]]) -> None:
+        """Take a sequence back to states that were copied."""
+        for layer, kept in zip(self.states, state, strict=True):
+            for part, values in zip(layer, kept, strict=True):
+                part[seq] = values
 
     def tables(self, rope: Rope | None) -> Tables:
         """Cosines and sines float32 [n_ctx, pairs that turn]."""

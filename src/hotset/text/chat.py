@@ -31,6 +31,12 @@ class ChatTemplate:
         self._tokens = {"bos_token": bos, "eos_token": eos}
         self._environment, self._template, self._variables = compile_template(source)
 
+    @classmethod
+    def for_tokenizer(cls, source: str, tokenizer: Tokenizer) -> ChatTemplate:
+        """The template with the tokenizer's begin and end tokens."""
+        bos, eos = ("" if i is None else tokenizer.token_text(i) for i in (tokenizer.bos_id, tokenizer.eos_id))
+        return cls(source, bos=bos, eos=eos)
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

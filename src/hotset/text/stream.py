@@ -37,7 +37,7 @@ class Detokenizer:
 class StopStrings:
     """Finds the first of some stop strings in text that arrives in pieces, whatever the pieces.
 
-    That is the one that is complete first. What might be the beginning of a stop string is held back.
+    That is the one that is complete first, kept in `met`. What might be the beginning of a stop string is held back.
     """
 
     def __init__(self, stops: Iterable[str]) -> None:
@@ -45,16 +45,17 @@ class StopStrings:
         for stop in self._stops:
             check_stop(stop)
         self._held = ""
-        self._stopped = False
+        self.met: str | None = None
 
     def push(self, text: str) -> tuple[str, bool]:
         """Return the text that may go out, and whether a stop string was met; after that nothing goes out."""
-        if self._stopped:
+        if self.met is not None:
             return "", True
         text = self._held + text
-        cut = self._first_match(text)
-        if cut is not None:
-            self._held, self._stopped = "", True
+        match = self._first_match(text)
+        if match is not None:
+            cut, self.met = match
+            self._held = ""
             return text[:cut], True
         held_from = self._held_from(text)
         self._held = text[held_from:]
@@ -65,9 +66,9 @@ class StopStrings:
         held, self._held = self._held, ""
         return held
 
-    def _first_match(self, text: str) -> int | None:
-        starts = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
-        return min(starts)[1] if starts else None
+    def _first_match(self, text: str) -> tuple[int, str] | None:
+        starts = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
+        return min(starts)[1:] if starts else None
 
     def _held_from(self, text: str) -> int:
         longest = max(map(len, self._stops), default=1)

@@ -11,6 +11,7 @@ from hotset.engine.host import HostModel, HostRunner  # noqa: E402
 from hotset.engine.loading import LoadOptions, Source  # noqa: E402
 from hotset.engine.page_locking import page_lock, relay_for  # noqa: E402
 from hotset.engine.record import Drain, phase_counts  # noqa: E402
+from hotset.engine.runner import Drawing  # noqa: E402
 from hotset.engine.sampling import sample  # noqa: E402
 from hotset.experts.bank import ExpertBank  # noqa: E402
 from hotset.experts.cache import ExpertCache  # noqa: E402
@@ -185,6 +186,21 @@ def test_a_mask_is_asked_before_every_step_and_draws_what_the_cpu_runner_draws(s
         assert asked[name] == [drawn[name][:n] for n in range(2)]
     assert drawn["device"] == drawn["host"]
     assert [token % 7 for token in drawn["host"]] == [0, 1]
+
+
+def test_sequences_that_step_together_draw_what_the_reference_sampler_draws_from_their_logits(source):
+    runner = device_runner(source, 3)
+    runner.chunk = 1
+    sequences = runner.sequences(2, 32)
+    drawings = [Drawing(SamplingParams(temperature=1.0, top_k=20, max_tokens=2), seed, frozenset()) for seed in (7, 8)]
+    for seq, drawing in enumerate(drawings):
+        sequences.start(seq, drawing)
+        sequences.feed(seq, TOKENS[seq : seq + 1], 1)
+    for _ in range(2):
+        sequences.step([0, 1])
+    tokens = sequences.tokens[1]
+    logits = runner.logits(tokens[:-1], range(2), "fast", stepwise=True)
+    assert tokens == [TOKENS[1], *(sample(logits[n - 1], drawings[1].params, tokens[:n], 8, n) for n in (1, 2))]
 
 
 @pytest.mark.parametrize(("n_slots", "kv_types", "limit"), [(0, DEFAULT, 3e-3), (2, Q8, 1e-2)], ids=str)

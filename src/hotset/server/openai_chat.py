@@ -1,0 +1,181 @@
+"""POST /v1/chat/completions: the next message of a conversation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import Field, JsonValue
+
+from hotset.engine.job import Finished, Token
+from hotset.server.asking import Ask, asked
+from hotset.server.chat_prompt import Chat, checked_messages, checked_tools
+from hotset.server.errors import bad_request
+from hotset.server.fields import MAX_TOP, Sampling
+from hotset.server.parts import Parser, Parts
+from hotset.server.serving import Answers, ServingOf
+from hotset.server.sse import DONE, EventStream, event, whole
+from hotset.server.strict_json import StrictRoute
+from hotset.server.wire import logprob_facts, new_id, timings, usage_facts
+from hotset.text.feed import Delta
+
+router = APIRouter(route_class=StrictRoute)
+
+
+class ChatRequest(Sampling):
+    """See OpenAI's reference. `chat_template_kwargs` are variables of the model's own template."""
+
+    messages: list[dict[str, JsonValue]] = Field(max_length=10_000)
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP)
+    response_format: dict[str, JsonValue] | None = None
+    tools: list[dict[str, JsonValue]] | None = Field(None, max_length=1000)
+    tool_choice: str | dict[str, JsonValue] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    chat_template_kwargs: dict[str, JsonValue] | None = None
+
+    @property
+    def n_top(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    def chat(self) -> Chat:
+        """The conversation with the variables of its template."""
+        variables = dict(self.chat_template_kwargs or {})
+        if reserved := variables.keys() & {"messages", "tools", "add_generation_prompt"}:
+            name = f"chat_template_kwargs.{min(reserved)}"
+            raise bad_request(f"{name}: is set by the request itself", name)
+        if self.reasoning_effort is not None:
+            variables.setdefault("reasoning_effort", self.reasoning_effort)
+            if self.reasoning_effort == "none":
+                variables.setdefault("enable_thinking", False)
+        return Chat(checked_messages(self.messages), checked_tools(self.tools), variables)
+
+    def ask(self) -> Ask:
+        newer = self.max_completion_tokens is not None
+        limit = self.max_completion_tokens if newer else self.max_tokens
+        return Ask(
+            chat=self.chat(),
+            params=self.params(limit, "max_completion_tokens" if newer else "max_tokens"),
+            n_answers=self.n_answers,
+            n_top=self.n_top,
+            tool_choice=self.tool_choice,
+            response_format=self.response_format,
+        )
+
+
+@router.post("/v1/chat/completions")
+async def chat_completions(request: Request, body: ChatRequest, serving: ServingOf) -> Response:
+    """Answer a conversation, `n` times."""
+    if body.top_logprobs is not None and not body.logprobs:
+        raise bad_request("top_logprobs: needs logprobs to be true", "top_logprobs")
+    answers, parser = await asked(serving, body.ask())
+    head = {"id": new_id("chatcmpl"), "created": int(time.time()), "model": serving.settings.model}
+    if body.stream:
+        return EventStream(stream(body, answers, parser, head), answers.close)
+    try:
+        return await whole(request, collect(answers, parser, head))
+    finally:
+        answers.close()
+
+
+def finish_reason(end: Finished, parts: Parts) -> str:
+    return "tool_calls" if parts.calls and end.reason == "stop" else end.reason
+
+
+async def collect(answers: Answers, parser: Callable[[], Parser], head: dict[str, Any]) -> Response:
+    n = len(answers.jobs)
+    parsers, parts = [parser() for _ in range(n)], [Parts() for _ in range(n)]
+    logs: list[list[Token]] = [[] for _ in range(n)]
+    ends: dict[int, Finished] = {}
+    async for i, found in answers.events():
+        for delta in parsers[i].push(found.text):
+            parts[i].add(delta)
+        if isinstance(found, Finished):
+            ends[i] = found
+            for delta in parsers[i].flush():
+                parts[i].add(delta)
+        elif found.logprob is not None and not found.is_end:
+            logs[i].append(found)
+    choices = [
+        {
+            "index": i,
+            "message": message(parts[i]),
+            "logprobs": log_facts([logprob_facts(answers.tokenizer, t) for t in logs[i]], answers.jobs[i].n_top),
+            "finish_reason": finish_reason(ends[i], parts[i]),
+        }
+        for i in range(n)
+    ]
+    usage = usage_facts([ends[i].usage for i in range(n)])
+    facts = {"object": "chat.completion", "choices": choices, "usage": usage, "timings": timings(ends[0].usage)}
+    return JSONResponse({**head, **facts})
+
+
+def log_facts(content: list[dict[str, Any]], n_top: int | None) -> dict[str, Any] | None:
+    return None if n_top is None else {"content": content, "refusal": None}
+
+
+def message(parts: Parts) -> dict[str, Any]:
+    """The whole answer as a message; content is null where there are only calls."""
+    content = parts.content if parts.content or not parts.calls else None
+    found: dict[str, Any] = {"role": "assistant", "content": content}
+    if parts.reasoning:
+        found["reasoning_content"] = parts.reasoning
+    if parts.calls:
+        found["tool_calls"] = parts.tool_calls()
+    return found
+
+
+def change(delta: Delta, parts: Parts) -> dict[str, Any]:
+    """What a delta, already added to `parts`, adds to the message."""
+    if delta.kind == "content":
+        return {"content": delta.text}
+    if delta.kind == "reasoning":
+        return {"reasoning_content": delta.text}
+    if delta.kind == "arguments":
+        return {"tool_calls": [{"index": delta.index, "function": {"arguments": delta.text}}]}
+    call = parts.tool_calls()[-1]
+    return {"tool_calls": [{"index": len(parts.calls) - 1, **call}]}
+
+
+async def stream(
+    body: ChatRequest, answers: Answers, parser: Callable[[], Parser], head: dict[str, Any]
+) -> AsyncGenerator[str]:
+    n = len(answers.jobs)
+    head = {**head, "object": "chat.completion.chunk"}
+    parsers, parts = [parser() for _ in range(n)], [Parts() for _ in range(n)]
+    begun: set[int] = set()
+    ends: dict[int, Finished] = {}
+
+    def chunk(i: int, delta: dict[str, Any], reason: str | None = None, **more: Any) -> str:
+        choice = {"index": i, "delta": delta, "finish_reason": reason}
+        if (logs := more.pop("logs", None)) is not None:
+            choice["logprobs"] = log_facts(logs, body.n_top)
+        return event({**head, "choices": [choice], **more})
+
+    async for i, found in answers.events():
+        if i not in begun:
+            begun.add(i)
+            yield chunk(i, {"role": "assistant", "content": ""})
+        new = parsers[i].push(found.text)
+        if isinstance(found, Finished):
+            new += parsers[i].flush()
+        has_log = isinstance(found, Token) and found.logprob is not None and not found.is_end
+        logs = [logprob_facts(answers.tokenizer, found)] if has_log else None
+        if logs and not new:
+            yield chunk(i, {}, logs=logs)
+        for delta in new:
+            parts[i].add(delta)
+            yield chunk(i, change(delta, parts[i]), logs=logs)
+            logs = None
+        if isinstance(found, Finished):
+            ends[i] = found
+            yield chunk(i, {}, finish_reason(found, parts[i]), timings=timings(found.usage))
+    if body.includes_usage:
+        yield event({**head, "choices": [], "usage": usage_facts([ends[i].usage for i in range(n)])})
+    yield DONE

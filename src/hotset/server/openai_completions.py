@@ -1,0 +1,188 @@
+"""POST /v1/completions: a text continued."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import BeforeValidator, Field
+
+from hotset.engine.job import Finished, Token, Usage
+from hotset.server.errors import bad_request
+from hotset.server.fields import MAX_ANSWERS, MAX_TOP, Sampling
+from hotset.server.serving import Answers, Serving, ServingOf, Wanted
+from hotset.server.sse import DONE, EventStream, event, whole
+from hotset.server.strict_json import StrictRoute
+from hotset.server.wire import finite, new_id, timings, usage_facts
+
+if TYPE_CHECKING:
+    from hotset.text.tokenizer import Tokenizer
+
+router = APIRouter(route_class=StrictRoute)
+
+
+def as_prompts(value: Any) -> Any:
+    """A text, ids, or a list of either -> a list of texts and lists of ids."""
+    if isinstance(value, str):
+        return [value]
+    is_ids = isinstance(value, list) and value and all(isinstance(i, int) for i in value)
+    prompts = [value] if is_ids else value
+    if not isinstance(prompts, list) or not prompts:
+        raise ValueError("must be a text, a list of token ids, or a list of these")
+    for prompt in prompts:
+        if not isinstance(prompt, str) and not (
+            isinstance(prompt, list) and all(isinstance(i, int) and not isinstance(i, bool) for i in prompt)
+        ):
+            raise ValueError("must be a text, a list of token ids, or a list of these")
+    return prompts
+
+
+class CompletionRequest(Sampling):
+    """See OpenAI's reference; `prompt` may be token ids."""
+
+    prompt: Annotated[list[str | list[int]], BeforeValidator(as_prompts), Field(max_length=MAX_ANSWERS)]
+    max_tokens: int | None = 16
+    logprobs: int | None = Field(None, ge=0, le=MAX_TOP)
+    echo: bool | None = None
+    best_of: int | None = None
+    suffix: str | None = None
+
+
+@router.post("/v1/completions")
+async def completions(request: Request, body: CompletionRequest, serving: ServingOf) -> Response:
+    """Continue each prompt `n` times."""
+    check(body)
+    ids = await asyncio.to_thread(prompt_ids, serving, body.prompt)
+    params = body.params(body.max_tokens)
+    echoes = [text for text in echoed(serving, body, ids) for _ in range(body.n_answers)]
+    wanted = [Wanted(prompt, params, body.logprobs) for prompt in ids]
+    answers = serving.answers(wanted, body.n_answers)
+    head = {
+        "id": new_id("cmpl"),
+        "object": "text_completion",
+        "created": int(time.time()),
+        "model": serving.settings.model,
+    }
+    if body.stream:
+        return EventStream(stream(body, answers, head, echoes), answers.close)
+    try:
+        return await whole(request, collect(body, answers, head, echoes))
+    finally:
+        answers.close()
+
+
+def check(body: CompletionRequest) -> None:
+    if body.suffix:
+        raise bad_request("suffix: text cannot be inserted before another; leave it out", "suffix")
+    if body.best_of is not None and body.best_of != body.n_answers:
+        raise bad_request(f"best_of: must be n ({body.n_answers}) or left out, not {body.best_of}", "best_of")
+    if body.echo and body.logprobs is not None:
+        raise bad_request("echo: has no logprobs of the prompt; leave one of the two out", "echo")
+    if len(body.prompt) * body.n_answers > MAX_ANSWERS:
+        raise bad_request(
+            f"n: {len(body.prompt)} prompts times n = {body.n_answers} are more than {MAX_ANSWERS} answers", "n"
+        )
+
+
+def prompt_ids(serving: Serving, prompts: Sequence[str | list[int]]) -> list[list[int]]:
+    """Token ids of texts; ids are checked."""
+    engine = serving.engine
+    return [engine.tokenize(p) if isinstance(p, str) else engine.checked(p) for p in prompts]
+
+
+def echoed(serving: Serving, body: CompletionRequest, ids: Sequence[list[int]]) -> list[str]:
+    """What stands before each prompt's answers."""
+    if not body.echo:
+        return [""] * len(ids)
+    pairs = zip(body.prompt, ids, strict=True)
+    return [prompt if isinstance(prompt, str) else serving.engine.detokenize(i) for prompt, i in pairs]
+
+
+class TokenLog:
+    """The older form of logprobs: lists side by side, with where each token's text begins."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._at = 0
+
+    def facts(self, tokens: Sequence[Token]) -> dict[str, Any]:
+        """The lists for tokens that follow those of the last call."""
+        lists: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        for t in tokens:
+            assert t.logprob is not None
+            lists["tokens"].append(self._text(t.token))
+            lists["token_logprobs"].append(finite(t.logprob.value))
+            lists["top_logprobs"].append({self._text(token): finite(value) for token, value in t.logprob.top})
+            lists["text_offset"].append(self._at)
+            self._at += len(t.text)
+        return lists
+
+    def _text(self, token: int) -> str:
+        """A token's text, or its bytes where they are a part of a character."""
+        raw = self._tokenizer.token_bytes(token)
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{b:02x}" for b in raw)
+
+
+def choice(index: int, text: str, logprobs: Any, reason: str | None) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+
+async def collect(body: CompletionRequest, answers: Answers, head: dict[str, Any], echoes: list[str]) -> Response:
+    texts: list[list[str]] = [[echo] for echo in echoes]
+    tokens: list[list[Token]] = [[] for _ in echoes]
+    ends: dict[int, Finished] = {}
+    async for i, found in answers.events():
+        texts[i].append(found.text)
+        if isinstance(found, Finished):
+            ends[i] = found
+        elif not found.is_end:
+            tokens[i].append(found)
+    choices = [
+        choice(
+            i,
+            "".join(texts[i]),
+            TokenLog(answers.tokenizer).facts(tokens[i]) if body.logprobs is not None else None,
+            ends[i].reason,
+        )
+        for i in range(len(texts))
+    ]
+    usage = all_usage(body, [ends[i].usage for i in range(len(texts))])
+    return JSONResponse({**head, "choices": choices, "usage": usage, "timings": timings(ends[0].usage)})
+
+
+def all_usage(body: CompletionRequest, usages: Sequence[Usage]) -> dict[str, Any]:
+    """Usage of all prompts together."""
+    each = [usage_facts(usages[i : i + body.n_answers]) for i in range(0, len(usages), body.n_answers)]
+    total = {
+        name: sum(facts[name] for facts in each) for name in ("prompt_tokens", "completion_tokens", "total_tokens")
+    }
+    cached = sum(facts["prompt_tokens_details"]["cached_tokens"] for facts in each)
+    return {**total, "prompt_tokens_details": {"cached_tokens": cached}}
+
+
+async def stream(
+    body: CompletionRequest, answers: Answers, head: dict[str, Any], echoes: list[str]
+) -> AsyncGenerator[str]:
+    logs = [TokenLog(answers.tokenizer) for _ in echoes]
+    begun = [not echo for echo in echoes]
+    ends: dict[int, Finished] = {}
+    async for i, found in answers.events():
+        text = found.text if begun[i] else echoes[i] + found.text
+        begun[i] = True
+        if isinstance(found, Finished):
+            ends[i] = found
+            more = {"timings": timings(found.usage)}
+            yield event({**head, "choices": [choice(i, text, None, found.reason)], **more})
+        elif not found.is_end and (text or body.logprobs is not None):
+            log = logs[i].facts([found]) if body.logprobs is not None else None
+            yield event({**head, "choices": [choice(i, text, log, None)]})
+    if body.includes_usage:
+        yield event({**head, "choices": [], "usage": all_usage(body, [ends[i].usage for i in sorted(ends)])})
+    yield DONE

@@ -1,0 +1,160 @@
+"""POST /v1/responses: OpenAI's Responses API. Nothing is stored, so the conversation comes whole with every request."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import Field, JsonValue
+
+from hotset.engine.job import Finished
+from hotset.server.asking import Ask, asked
+from hotset.server.chat_prompt import Chat
+from hotset.server.errors import bad_request
+from hotset.server.fields import Body, checked_params
+from hotset.server.parts import Parser
+from hotset.server.response_items import Events, Items
+from hotset.server.responses_form import chat_format, chat_messages, chat_tool_choice, chat_tools
+from hotset.server.serving import Answers, ServingOf
+from hotset.server.sse import EventStream, event, whole
+from hotset.server.strict_json import StrictRoute
+from hotset.server.wire import new_id
+
+router = APIRouter(route_class=StrictRoute)
+
+
+class ResponseRequest(Body):
+    """See OpenAI's reference."""
+
+    model: str | None = Field(None, max_length=1000)
+    input: str | list[dict[str, JsonValue]]
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    tools: list[dict[str, JsonValue]] | None = Field(None, max_length=1000)
+    tool_choice: str | dict[str, JsonValue] | None = None
+    text: dict[str, JsonValue] | None = None
+    reasoning: dict[str, JsonValue] | None = None
+    metadata: dict[str, JsonValue] | None = None
+    previous_response_id: str | None = None
+    stream: bool | None = None
+
+    def ask(self) -> Ask:
+        if self.previous_response_id is not None:
+            name = "previous_response_id"
+            raise bad_request(f"{name}: answers are not kept here; send the whole conversation", name)
+        settings = {"temperature": self.temperature, "top_p": self.top_p, "max_tokens": self.max_output_tokens}
+        effort = (self.reasoning or {}).get("effort")
+        variables = {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+        return Ask(
+            chat=Chat(chat_messages(self.instructions, self.input), chat_tools(self.tools), variables),
+            params=checked_params(settings, {"max_tokens": "max_output_tokens"}),
+            tool_choice=chat_tool_choice(self.tool_choice),
+            response_format=chat_format(self.text),
+        )
+
+    def head(self, model: str) -> dict[str, Any]:
+        """The response before there is anything in it."""
+        return {
+            "id": new_id("resp"),
+            "object": "response",
+            "created_at": int(time.time()),
+            "status": "in_progress",
+            "error": None,
+            "incomplete_details": None,
+            "instructions": self.instructions,
+            "max_output_tokens": self.max_output_tokens,
+            "metadata": self.metadata or {},
+            "model": model,
+            "output": [],
+            "parallel_tool_calls": True,
+            "previous_response_id": None,
+            "reasoning": self.reasoning,
+            "store": False,
+            "temperature": self.temperature,
+            "text": self.text or {"format": {"type": "text"}},
+            "tool_choice": self.tool_choice or "auto",
+            "tools": self.tools or [],
+            "top_p": self.top_p,
+            "truncation": "disabled",
+            "usage": None,
+        }
+
+
+@router.post("/v1/responses")
+async def responses(request: Request, body: ResponseRequest, serving: ServingOf) -> Response:
+    """Answer a conversation."""
+    answers, parser = await asked(serving, body.ask())
+    head = body.head(serving.settings.model)
+    if body.stream:
+        return EventStream(stream(answers, parser(), head), answers.close)
+    try:
+        return await whole(request, collect(answers, parser(), head))
+    finally:
+        answers.close()
+
+
+def finished(head: dict[str, Any], items: Items, end: Finished) -> dict[str, Any]:
+    """The response when all is said."""
+    is_cut = end.reason == "length"
+    usage = end.usage
+    return {
+        **head,
+        "status": "incomplete" if is_cut else "completed",
+        "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+        "output": items.output,
+        "usage": {
+            "input_tokens": usage.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+            "output_tokens": usage.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        },
+    }
+
+
+async def follow(answers: Answers, parser: Parser, items: Items) -> AsyncGenerator[Events | Finished]:
+    """The events of each piece of the answer, and at last its end."""
+    async for _, found in answers.events():
+        for delta in parser.push(found.text):
+            yield items.take(delta)
+        if isinstance(found, Finished):
+            for delta in parser.flush():
+                yield items.take(delta)
+            yield items.end()
+            yield found
+        else:
+            yield []
+
+
+async def collect(answers: Answers, parser: Parser, head: dict[str, Any]) -> Response:
+    items = Items()
+    async for found in follow(answers, parser, items):
+        if isinstance(found, Finished):
+            return JSONResponse(finished(head, items, found))
+    raise AssertionError("an answer without an end")
+
+
+async def stream(answers: Answers, parser: Parser, head: dict[str, Any]) -> AsyncGenerator[str]:
+    items = Items()
+    n = 0
+
+    def numbered(kind: str, **facts: Any) -> str:
+        nonlocal n
+        n += 1
+        return event({"type": kind, "sequence_number": n - 1, **facts}, kind)
+
+    async for found in follow(answers, parser, items):
+        if n == 0:
+            yield numbered("response.created", response=head)
+            yield numbered("response.in_progress", response=head)
+        if isinstance(found, Finished):
+            response = finished(head, items, found)
+            yield numbered(f"response.{response['status']}", response=response)
+        else:
+            for kind, facts in found:
+                yield numbered(kind, **facts)

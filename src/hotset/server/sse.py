@@ -1,0 +1,110 @@
+"""Server-sent events that end the work behind them when the client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from hotset.errors import HotsetError
+from hotset.server.errors import api_error
+
+T = TypeVar("T")
+
+
+def event(value: Any, name: str | None = None) -> str:
+    """One event, with a name where the API names them."""
+    data = "data: " + json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return f"event: {name}\n{data}\n\n" if name else data + "\n\n"
+
+
+DONE = "data: [DONE]\n\n"
+
+
+class EventStream(Response):
+    """Sends events as they come. As soon as the client is gone, also while nothing comes, the generator is closed and `on_end` called.
+
+    The answer begins with its first event, so that an error before it has a status of its own; a later one is an event.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncGenerator[str], on_end: Callable[[], None]) -> None:
+        self._events = events
+        self._on_end = on_end
+        self.status_code = 200
+        self.background = None
+        self.init_headers({"X-Accel-Buffering": "no"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            with contextlib.suppress(ClientGoneError, OSError):
+                await unless_gone(receive, self._send_all(scope, receive, send))
+        finally:
+            self._on_end()
+            await self._events.aclose()
+
+    async def _send_all(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            text = await anext(self._events)
+        except HotsetError as error:
+            await api_error(error).response(scope["path"])(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await self._send(text, send)
+        try:
+            async for text in self._events:
+                await self._send(text, send)
+        except HotsetError as error:
+            body = api_error(error).body(scope["path"])
+            await self._send(event(body, "error" if "type" in body else None), send)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send(self, text: str, send: Send) -> None:
+        await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection."""
+
+
+async def until_gone(receive: Receive) -> None:
+    """Wait for the client to close the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which is cancelled when the client closes the connection; ClientGoneError then."""
+    gone = asyncio.ensure_future(until_gone(receive))
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({gone, task}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientGoneError
+    finally:
+        await _cancel(gone)
+        await _cancel(task)
+
+
+async def _cancel(task: Awaitable[Any]) -> None:
+    assert isinstance(task, asyncio.Future)
+    if not task.done():
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await task
+
+
+async def whole(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+    """A response that is made in one piece, or an empty one that nobody will read."""
+    try:
+        return await unless_gone(request.receive, work)
+    except ClientGoneError:
+        return Response(status_code=499)

@@ -1,0 +1,121 @@
+"""Answers that must follow a schema do, whatever the model would rather write; a schema that cannot be followed is refused by name."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import jsonschema
+import pytest
+
+from server_models import random_engine
+from serving_thread import serving
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "tags": {"type": "array", "items": {"enum": ["a", '"b"', "🦙", "\n"]}, "maxItems": 3},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+}
+
+
+def nested(depth: int) -> dict:
+    schema = {"type": "integer"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}, "required": ["a"], "additionalProperties": False}
+    return schema
+
+
+SOUND = {
+    "person": PERSON,
+    "empty": {"type": "object", "properties": {}, "additionalProperties": False},
+    "far bound": {"type": "string", "maxLength": 65536, "pattern": "^[a-z]{1,8}$"},
+    "pattern in items": {"type": "array", "items": {"type": "string", "pattern": "^[a-z]{1,5}$"}, "maxItems": 2},
+    "one of": {"anyOf": [{"type": "null"}, {"type": "boolean"}, {"const": 7}]},
+    "reference": {"$ref": "#/$defs/n", "$defs": {"n": {"type": "integer", "minimum": 1, "maximum": 9}}},
+    "nested": nested(12),
+}
+UNSOUND = [
+    ({"type": "array", "items": {"type": "string", "not": {"const": "x"}}}, "$.items", "not"),
+    ({"type": "object", "properties": {"a": {"uniqueItems": True, "type": "array"}}}, "$.properties.a", "uniqueItems"),
+    ({"if": {"type": "string"}, "then": {}}, "$", "if"),
+    ({"$defs": {"x": {"contains": {}}}, "$ref": "#/$defs/x"}, "$.$defs.x", "contains"),
+]
+
+
+@pytest.fixture(scope="module")
+def random():
+    """A model that writes anything at all."""
+    engine = random_engine(n_ctx=512)
+    with serving(lambda _progress: engine, n_parallel=4) as client:
+        yield client
+
+
+def asked(schema, **more):
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    return {"messages": [{"role": "user", "content": "x"}], "response_format": form, "max_tokens": 400, **more}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_whatever_the_model_writes_is_of_the_schema(random, name):
+    got = random.post("/v1/chat/completions", asked(SOUND[name], n=3, seed=5))
+    for choice in got["choices"]:
+        assert choice["finish_reason"] == "stop", choice
+        jsonschema.validate(json.loads(choice["message"]["content"]), SOUND[name])
+
+
+def test_a_real_model_follows_too_and_the_same_streamed(demo):
+    body = asked(PERSON, temperature=0, max_tokens=200)
+    whole = demo.post("/v1/chat/completions", body)["choices"][0]
+    chunks = demo.events("/v1/chat/completions", body)
+    text = "".join(c["choices"][0]["delta"].get("content") or "" for _, c in chunks if c["choices"])
+    assert text == whole["message"]["content"]
+    if whole["finish_reason"] == "stop":
+        jsonschema.validate(json.loads(text), PERSON)
+
+
+def test_any_object_is_one(random):
+    body = {**asked({}), "response_format": {"type": "json_object"}, "max_tokens": 30}
+    got = random.post("/v1/chat/completions", body)["choices"][0]
+    assert got["message"]["content"].lstrip().startswith("{")
+
+
+def test_a_response_takes_a_format(random):
+    form = {"type": "json_schema", "name": "x", "schema": PERSON}
+    got = random.post("/v1/responses", {"input": "x", "text": {"format": form}, "max_output_tokens": 300})
+    assert got["status"] == "completed"
+    jsonschema.validate(json.loads(got["output"][0]["content"][0]["text"]), PERSON)
+
+
+@pytest.mark.parametrize(("schema", "path", "keyword"), UNSOUND)
+def test_an_unsupported_schema_is_refused_by_place_and_keyword(random, schema, path, keyword):
+    error = random.post("/v1/chat/completions", asked(schema), status=400)["error"]
+    assert error["param"] == "response_format.json_schema.schema"
+    assert f"at {path} the keyword '{keyword}'" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "strin"},
+        {"type": "integer", "minimum": 5, "maximum": 2},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+        {"$ref": "#/$defs/none"},
+        {"type": "string", "pattern": "(["},
+        {"type": "string", "format": "no-such-format"},
+        False,
+        [],
+        "x",
+        nested(60),
+    ],
+)
+def test_a_schema_that_nothing_can_follow_is_an_error_within_two_seconds_and_the_server_lives(random, schema):
+    began = time.monotonic()
+    error = random.post("/v1/chat/completions", asked(schema), status=400)["error"]
+    assert time.monotonic() - began < 2
+    assert error["message"]
+    assert random.get("/health")["status"] == "ok"

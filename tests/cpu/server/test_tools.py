@@ -1,0 +1,205 @@
+"""Reasoning and calls of tools, read from what a model wrote: streamed equal to whole, in every API."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from server_models import saying
+from serving_thread import serving
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": "The weather of a city.",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        },
+    }
+]
+USER = [{"role": "user", "content": "Weather in Paris?"}]
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+# What the model writes behind Qwen 3's prompt -> reasoning, content, calls.
+SAID = {
+    "thought, text and call": (
+        f"<think>\nI should look.\n</think>\n\nLet me see.\n{CALL}",
+        "I should look.",
+        "Let me see.",
+        1,
+    ),
+    "a call alone": (CALL, "", "", 1),
+    "two calls": (f"{CALL}\n{CALL}", "", "", 2),
+    "text alone": ("It is sunny.", "", "It is sunny.", 0),
+    "a thought that is cut": ("<think>\nI should", "I should", "", 0),
+    "what looks like a call": ("<tool_call>no call", "", "<tool_call>no call", 0),
+}
+
+
+@pytest.fixture(scope="module")
+def qwen(shared):
+    engine = saying((shared / "vocab/templates/Qwen-Qwen3-0.6B.jinja").read_text())
+    with serving(lambda _progress: engine, n_parallel=2) as client:
+        client.say = engine.say
+        yield client
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_chat_gives_the_parts_whole_and_streamed(qwen, name):
+    text, reasoning, content, n_calls = SAID[name]
+    qwen.say(text)
+    body = {"messages": USER, "tools": TOOLS, "max_tokens": 400}
+    choice = qwen.post("/v1/chat/completions", body)["choices"][0]
+    message = choice["message"]
+    calls = message.get("tool_calls", [])
+    assert message.get("reasoning_content", "") == reasoning
+    assert (message["content"] or "") == content
+    assert len(calls) == n_calls
+    assert choice["finish_reason"] == ("tool_calls" if n_calls else "stop")
+    for call in calls:
+        assert call["function"]["name"] == "weather"
+        assert json.loads(call["function"]["arguments"]) == {"city": "Paris"}
+    streamed = {"content": "", "reasoning_content": ""}
+    streamed_calls = []
+    for _, chunk in qwen.events("/v1/chat/completions", body):
+        delta = chunk["choices"][0]["delta"]
+        for key in streamed:
+            streamed[key] += delta.get(key) or ""
+        for call in delta.get("tool_calls", []):
+            if "id" in call:
+                assert call["index"] == len(streamed_calls)
+                streamed_calls.append({"name": call["function"]["name"], "arguments": ""})
+            streamed_calls[call["index"]]["arguments"] += call["function"]["arguments"]
+    assert streamed == {"content": content, "reasoning_content": reasoning}
+    assert streamed_calls == [c["function"] for c in calls]
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_anthropics_form_has_the_same_parts_whole_and_streamed(qwen, name):
+    text, reasoning, content, n_calls = SAID[name]
+    qwen.say(text)
+    tools = [{"name": "weather", "input_schema": TOOLS[0]["function"]["parameters"]}]
+    body = {"messages": USER, "tools": tools, "max_tokens": 400}
+    whole = qwen.post("/v1/messages", body)
+    kinds = [
+        *(["thinking"] if reasoning else []),
+        *(["text"] if content or not (n_calls or reasoning) else []),
+        *["tool_use"] * n_calls,
+    ]
+    assert [block["type"] for block in whole["content"]] == kinds
+    assert whole["stop_reason"] == ("tool_use" if n_calls else "end_turn")
+    blocks = []
+    for kind, event in qwen.events("/v1/messages", body):
+        if kind == "content_block_start":
+            assert event["index"] == len(blocks)
+            blocks.append({**event["content_block"], "json": ""})
+        elif kind == "content_block_delta":
+            delta = event["delta"]
+            for field, at in (("text", "text"), ("thinking", "thinking"), ("partial_json", "json")):
+                blocks[-1][at] = blocks[-1].get(at, "") + delta.get(field, "")
+    for block, expected in zip(blocks, whole["content"], strict=True):
+        assert block["type"] == expected["type"]
+        if block["type"] == "tool_use":
+            assert json.loads(block["json"]) == expected["input"] == {"city": "Paris"}
+        else:
+            assert block[block["type"]] == expected[block["type"]]
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_response_has_them_as_items(qwen, name):
+    text, reasoning, content, n_calls = SAID[name]
+    qwen.say(text)
+    body = {"input": "Weather?", "tools": [{"type": "function", **TOOLS[0]["function"]}]}
+    output = qwen.post("/v1/responses", body)["output"]
+    kinds = [*(["reasoning"] if reasoning else []), *(["message"] if content or not (n_calls or reasoning) else [])]
+    assert [item["type"] for item in output] == kinds + ["function_call"] * n_calls
+    events = qwen.events("/v1/responses", body)
+    last = events[-1][1]["response"]["output"]
+
+    def bare(items):
+        return [{k: v for k, v in item.items() if k not in ("id", "call_id")} for item in items]
+
+    assert bare(last) == bare(output)
+    done = [e["item"] for name, e in events if name == "response.output_item.done"]
+    assert bare(done) == bare(output)
+    for kind in ("output_text", "reasoning_text", "function_call_arguments"):
+        deltas = "".join(e["delta"] for name, e in events if name == f"response.{kind}.delta")
+        finals = [e for name, e in events if name == f"response.{kind}.done"]
+        assert deltas == "".join(e.get("text", e.get("arguments", "")) for e in finals)
+
+
+def test_items_of_an_earlier_turn_are_read(qwen):
+    items = [
+        {"role": "user", "content": "Weather?"},
+        {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "I look."}]},
+        {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city": "Paris"}'},
+        {"type": "function_call_output", "call_id": "c1", "output": "sunny"},
+    ]
+    qwen.say("Sunny.")
+    got = qwen.post("/v1/responses", {"input": items, "instructions": "Be brief."})
+    assert got["output"][0]["content"][0]["text"] == "Sunny."
+
+
+def test_without_tools_or_with_none_chosen_a_call_is_text(qwen):
+    qwen.say(CALL)
+    for body in ({"messages": USER}, {"messages": USER, "tools": TOOLS, "tool_choice": "none"}):
+        message = qwen.post("/v1/chat/completions", {**body, "max_tokens": 400})["choices"][0]["message"]
+        assert "tool_calls" not in message
+        assert message["content"] == CALL
+
+
+def test_a_call_can_be_demanded_of_any_model(demo, with_template):
+    for client in (demo, with_template("Qwen-Qwen3-0.6B")):
+        for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
+            body = {"messages": USER, "tools": TOOLS, "tool_choice": choice, "max_tokens": 200, "temperature": 0}
+            got = client.post("/v1/chat/completions", body)["choices"][0]
+            if got["finish_reason"] != "length":
+                call = got["message"]["tool_calls"][0]["function"]
+                assert call["name"] == "weather"
+                assert isinstance(json.loads(call["arguments"])["city"], str)
+
+
+def test_tools_are_refused_where_the_model_cannot_be_told_of_them(demo):
+    error = demo.post("/v1/chat/completions", {"messages": USER, "tools": TOOLS}, status=400)["error"]
+    assert error["param"] == "tools"
+
+
+def test_a_schema_holds_only_behind_an_open_thought(shared):
+    engine = saying((shared / "vocab/templates/Qwen3.5-4B.jinja").read_text())
+    form = {"type": "json_schema", "json_schema": {"schema": {"const": 7}}}
+    with serving(lambda _progress: engine) as client:
+        prompt = client.post("/apply-template", {"messages": USER})["prompt"]
+        assert prompt.rstrip().endswith("<think>")
+        engine.say("Well, {seven}.\n</think>\n\nnine")
+        message = client.post("/v1/chat/completions", {"messages": USER, "response_format": form, "max_tokens": 60})[
+            "choices"
+        ][0]["message"]
+    assert message["reasoning_content"] == "Well, {seven}."
+    assert json.loads(message["content"]) == 7
+
+
+@pytest.mark.parametrize("name", ["Qwen-Qwen3-0.6B", "GLM-4.6", "openai-gpt-oss-120b", "meta-llama-Llama-3.1-8B-Instruct", "moonshotai-Kimi-K2"])  # fmt: skip
+def test_the_demo_model_runs_behind_any_template(with_template, name):
+    client = with_template(name)
+    body = {"messages": USER, "tools": TOOLS, "max_tokens": 8, "seed": 1}
+    whole = client.post("/v1/chat/completions", body)["choices"][0]["message"]
+    pieces = [c["choices"][0]["delta"] for _, c in client.events("/v1/chat/completions", body)]
+    assert "".join(p.get("content") or "" for p in pieces) == (whole["content"] or "")
+
+
+def test_control_tokens_that_a_user_writes_stay_text(with_template):
+    client = with_template("Qwen-Qwen3-0.6B")
+    end = "<|im_end|>"
+    plain = client.post("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "hello"}]})
+    tricky = client.post("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": f"hello{end}"}]})
+    assert tricky["input_tokens"] >= plain["input_tokens"] + 1
+
+
+@pytest.mark.parametrize("source", ["{% for i in range(10**9) %}x{% endfor %}", "{{ 'x' * 10**9 }}", "{{ raise_exception('no') }}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"])  # fmt: skip
+def test_a_hostile_template_is_an_error_and_the_server_lives(source):
+    engine = saying(source)
+    with serving(lambda _progress: engine) as client:
+        error = client.post("/v1/chat/completions", {"messages": USER}, status=400)["error"]
+        assert error["message"].startswith("chat template")
+        assert client.get("/health")["status"] == "ok"
