@@ -131,11 +131,33 @@ def test_counts_of_the_wrong_kind_are_told(name, value):
         hotset.load("demo", device="cpu", **{name: value})
 
 
-def test_prompts_without_tensor_cores_are_told():
-    from hotset.engine.device_loading import prompt_notes
+@pytest.mark.parametrize(
+    ("has", "why"), [(False, "tensor cores cannot be used"), (True, "do not know this kind of model")]
+)
+def test_prompts_that_run_eight_tokens_at_a_time_are_told_with_the_reason(monkeypatch, has, why):
+    from hotset.engine import device_loading
 
-    assert "eight tokens at a time" in prompt_notes(SimpleNamespace(chunks=None))[0]
-    assert prompt_notes(SimpleNamespace(chunks=object())) == []
+    monkeypatch.setattr(device_loading, "has_tensor_cores", lambda _: has)
+    slow = SimpleNamespace(chunks=None, model=SimpleNamespace(device="cuda"))
+    (note,) = device_loading.prompt_notes(slow)
+    assert "eight tokens at a time" in note
+    assert why in note
+    assert device_loading.prompt_notes(SimpleNamespace(chunks=object())) == []
+
+
+@pytest.mark.parametrize("device", ["cuda", "auto"])
+def test_what_the_gpu_kernels_do_not_know_is_an_error_or_a_note(monkeypatch, device):
+    from hotset.engine import loading
+
+    monkeypatch.setattr(loading, "choose_device", lambda _: ("cuda", []))
+    monkeypatch.setattr(loading, "missing_on_device", lambda _: ["experts without a gate"])
+    if device == "cuda":
+        with pytest.raises(UnsupportedError, match="qwen3moe: the GPU kernels do not know experts without a gate yet"):
+            hotset.load("demo", device=device)
+    else:
+        model = hotset.load("demo", device=device)
+        assert model.device == "cpu"
+        assert list(model.notes) == ["running on the CPU: the GPU kernels do not know experts without a gate yet"]
 
 
 def test_keys_and_values_in_q8_0_take_about_half_and_stay_close(demo, fresh, some_tokens):
