@@ -27,7 +27,7 @@ def code_cache() -> str:
     """A folder for machine code, named after the sources: Numba does not see an edited intrinsic, so an edit must change the folder."""
     package = Path(__file__).resolve().parents[1]
     digest = hashlib.sha256(numba.__version__.encode())
-    for folder in ("host", "quant", "experts", "lab"):
+    for folder in ("host", "quant", "experts", "lab", "model", "plan"):
         for source in sorted((package / folder).rglob("*.py")):
             digest.update(source.read_bytes())
     place = cache_root() / "numba" / digest.hexdigest()[:16]
