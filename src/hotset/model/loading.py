@@ -48,19 +48,24 @@ class Loader:
         """Matrices made of rows (by number) of STEM.weight, which has as many rows as there are numbers in all."""
         name, n = f"{self.prefix}{stem}.weight", sum(part.size for part in rows)
         fmt, blocks = self.tensors.blocks(name, (n, cols))
-        bias, scale = self.maybe(f"{stem}.bias", n), self.maybe(f"{stem}.scale", 1)
+        bias, scale = self.maybe(f"{stem}.bias", n), self._scale(f"{stem}.scale")
         whole = len(rows) == 1
         matrices = [
             self.place.matrix(
                 MatrixLayout(fmt, part.size, cols),
                 (blocks if whole else np.ascontiguousarray(blocks[part])).reshape(-1),
                 bias=bias if whole or bias is None else bias[part],
-                scale=1.0 if scale is None else float(scale[0]),
+                scale=scale,
             )
             for part in rows
         ]
         self.tensors.file.let_go(name)
         return matrices
+
+    def _scale(self, name: str) -> float:
+        """The one number that multiplies a matrix's products; a tensor of that name may also be the scales of the input (Gemma 4's router)."""
+        info = self.tensors.file.tensors.get(self.prefix + name)
+        return float(self.values(name, 1)[0]) if info is not None and info.shape == (1,) else 1.0
 
     def stack(self, stem: str, n: int, rows: int, cols: int) -> Any:
         """`n` matrices of one tensor [n, rows, cols]."""
