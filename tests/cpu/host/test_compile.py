@@ -51,13 +51,13 @@ def test_a_place_that_cannot_be_written_gives_way_to_a_temporary_one(monkeypatch
 def test_edited_sources_get_a_folder_of_their_own(monkeypatch, tmp_path, fresh_code_cache):
     monkeypatch.setenv("HOTSET_CACHE", str(tmp_path))
     package = tmp_path / "hotset"
-    for folder in ("host", "quant", "experts", "model"):
+    for folder in ("host", "quant", "experts", "lab"):
         (package / folder).mkdir(parents=True)
         (package / folder / "source.py").write_text("one")
     monkeypatch.setattr(host_compile, "__file__", str(package / "host" / "compile.py"))
     seen = [fresh_code_cache(), fresh_code_cache()]
     assert seen[0] == seen[1]
-    for folder in ("host", "quant", "experts", "model"):
+    for folder in ("host", "quant", "experts", "lab"):
         (package / folder / "source.py").write_text("two")
         seen.append(fresh_code_cache())
     assert len(set(seen)) == 5
