@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hotset.engine.engine import TextOut, reusable
@@ -13,6 +14,32 @@ from hotset.text.stream import stop_token_ids
 
 if TYPE_CHECKING:
     from hotset.engine.engine import Engine, FinishReason
+
+
+@dataclass(frozen=True)
+class LaneState:
+    """What a lane is doing: nothing, feeding a prompt of which `n_fed` tokens are computed, or drawing."""
+
+    seq: int
+    n_held: int
+    n_prompt: int
+    n_drawn: int
+    is_busy: bool
+    is_prompt: bool
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Counts since the start."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    finished: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    chunks: int = 0
+    steps: int = 0
 
 
 class Work:
@@ -75,6 +102,12 @@ class Lane:
         self.work: Work | None = None
         self.n_prompt = 0
         self.last_used = 0
+
+    def state(self, n_held: int) -> LaneState:
+        """What the lane is doing, while its sequence holds so many tokens."""
+        work = self.work
+        n_prompt = len(work.job.prompt) if work else self.n_prompt
+        return LaneState(self.seq, n_held, n_prompt, work.n_drawn if work else 0, work is not None, n_held < n_prompt)
 
 
 def choose_lane(lanes: Sequence[Lane], held: Sequence[Sequence[int]], prompt: Sequence[int]) -> Lane:

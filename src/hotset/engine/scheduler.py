@@ -8,12 +8,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from hotset.engine.engine import reusable
 from hotset.engine.job import Event, Failed, Finished, Job
-from hotset.engine.lane import Lane, Work, choose_lane
+from hotset.engine.lane import Lane, LaneState, Totals, Work, choose_lane
 from hotset.errors import BusyError, EngineStoppedError, HotsetError
 
 if TYPE_CHECKING:
@@ -26,32 +25,6 @@ log = logging.getLogger("hotset.scheduler")
 PATIENCE = 3
 # Weight of the last request in the mean time of one, from which Retry-After is guessed.
 MEMORY = 0.2
-
-
-@dataclass(frozen=True)
-class LaneState:
-    """What a lane is doing: nothing, feeding a prompt of which `n_fed` tokens are computed, or drawing."""
-
-    seq: int
-    n_held: int
-    n_prompt: int
-    n_drawn: int
-    is_busy: bool
-    is_prompt: bool
-
-
-@dataclass(frozen=True)
-class Totals:
-    """Counts since the start."""
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-    finished: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    chunks: int = 0
-    steps: int = 0
 
 
 class Scheduler:
@@ -154,14 +127,7 @@ class Scheduler:
 
     def lane_states(self) -> list[LaneState]:
         """What every lane is doing."""
-        states = []
-        for lane in self._lanes:
-            work, held = lane.work, len(self._sequences.tokens[lane.seq])
-            n_prompt = len(work.job.prompt) if work else lane.n_prompt
-            states.append(
-                LaneState(lane.seq, held, n_prompt, work.n_drawn if work else 0, work is not None, held < n_prompt)
-            )
-        return states
+        return [lane.state(len(self._sequences.tokens[lane.seq])) for lane in self._lanes]
 
     def _retry_after(self) -> int:
         return max(1, round(self._mean_s * (len(self._waiting) + 1) / self.n_parallel))
