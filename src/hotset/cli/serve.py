@@ -53,6 +53,8 @@ def serve(
     cache_type_v: options.CacheTypeVOption = "f16",
     no_graph: options.NoGraphOption = False,
     page_lock: options.PageLockOption = None,
+    no_warm_start: options.NoWarmStartOption = False,
+    slots_from_profile: options.DealOption = False,
     verbose: options.VerboseOption = False,
 ) -> None:  # fmt: skip
     """Serve the APIs of OpenAI and Anthropic, and a page, to this machine.
@@ -68,7 +70,7 @@ def serve(
         options.chosen_model(model, model_option, hf_repo), device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=ctx_size,
         threads=threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph, page_lock=page_lock,
         cache_type_k=cache_type_k, cache_type_v=cache_type_v, n_parallel=parallel,
-        record_steps=RECORDED_STEPS,
+        record_steps=RECORDED_STEPS, warm_start=not no_warm_start, slots_from_profile=slots_from_profile,
     )  # fmt: skip
     address = Address(host, port)
     keys = read_keys(api_key_file)

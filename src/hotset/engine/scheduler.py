@@ -292,6 +292,7 @@ class Scheduler:
             self._note(lane, event)
 
     def _note(self, lane: Lane, event: Finished) -> None:
+        self.engine.note_heat()
         usage = event.usage
         self._mean_s += MEMORY * (usage.prompt_s + usage.decode_s - self._mean_s)
         reused = f"{usage.cached_tokens} of {usage.prompt_tokens} prompt tokens reused"

@@ -97,6 +97,7 @@ class RemoteCursor(Cursor):
             raise FileError(self.path, "file", problem, value=position, hint="download it and give its path")
         if self.position > len(here):  # an array was stepped over
             here.extend(bytes(self.position - len(here)))
+            self._chunk = FIRST_BYTES // 2  # another array may follow
         while len(here) < position:
             self._chunk = min(2 * self._chunk, MOST_BYTES)
             n = min(max(self._chunk, position - len(here)), self.end - len(here))

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 import hotset
+from hotset.config import SamplingParams
 from hotset.engine import warm_start as module
+from hotset.engine.job import Finished, Job
+from hotset.engine.scheduler import Scheduler
 from hotset.engine.warm_start import WarmStart, rows_of, sampled_curves
 from hotset.experts.heat import heat_path
 from hotset.experts.host_cache import HostCache
@@ -196,3 +199,15 @@ def test_the_first_tokens_of_held_text_reach_most_of_the_steady_state(shared):
     warm, steady = hit_rate(ids[:FIRST]), hit_rate(ids[FIRST : 3 * FIRST])
     assert warm >= 0.8 * steady
     assert warm > cold
+
+
+def test_a_server_learns_from_every_answer():
+    engine = demo(warm_start=True, n_parallel=2)
+    scheduler = Scheduler(engine, n_parallel=2, max_waiting=8)
+    heard: list[object] = []
+    jobs = [Job(engine.tokenize(text), SamplingParams(max_tokens=30), 1, heard.append) for text in (PROMPT, "import")]
+    scheduler.submit(jobs)
+    while scheduler.n_running or scheduler.n_waiting:
+        scheduler.turn()
+    assert sum(isinstance(event, Finished) for event in heard) == 2
+    assert engine.warm_start.heat.samples >= 1
