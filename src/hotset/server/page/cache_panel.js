@@ -10,6 +10,8 @@ import { bytes, count, percent } from "./units.js";
 // Five pictures a second.
 const PERIOD_MS = 200;
 const TABLE_MS = 1000;
+// A fast model picks nearly every expert between two pictures; the map shows the picks of its last steps.
+const SHOWN_STEPS = 4;
 // The keyboard moves the slider step by step; the size is changed when it rests.
 const REST_MS = 400;
 
@@ -21,6 +23,7 @@ export class CachePanel {
     this.rate = new HitRate(byId("plot"));
     this.slider = byId("cache-size");
     this.step = 0;
+    this.advance = 0;
     this.watching = null;
     this.tableMs = 0;
     this.resting = null;
@@ -60,7 +63,9 @@ export class CachePanel {
   }
 
   async look() {
-    const picture = await getJson(`/v1/experts?since=${this.step}`);
+    const skipped = Math.max(this.advance - SHOWN_STEPS, 0);
+    const picture = await getJson(`/v1/experts?since=${this.step + skipped}`);
+    this.advance = Math.max(picture.step - this.step, 0);
     this.step = picture.step;
     this.picture = picture;
     this.map.show(picture);

@@ -3,8 +3,10 @@
 import { events } from "./api.js";
 import { Message } from "./message.js";
 
-// Faster changes than this are not read anyway.
+// Faster changes than this are not read anyway; and showing takes a fifth of the time at most.
 const SHOW_MS = 80;
+const REST = 4;
+const ENDS = { failed: "answer failed", stopped: "answer stopped" };
 
 export class Chat {
   // `log` is the element that shows the turns; `settings()` -> {isChat, system, sampling}; `onState(isBusy, text)` follows what happens.
@@ -44,7 +46,7 @@ export class Chat {
     const abort = new AbortController();
     this.abort = abort;
     turn.message.begin();
-    this.onState(true, "The answer is being written.");
+    this.onState(true, "writing");
     const answer = new Answer(turn, () => this.show(turn));
     let reason = "stopped";
     try {
@@ -61,7 +63,7 @@ export class Chat {
     turn.message.end(reason, answer.facts());
     if (this.abort === abort) this.abort = null;
     turn.message.offer(this.choices(turn));
-    this.onState(this.isBusy, reason === "failed" ? "The answer failed." : `The answer is complete: ${answer.facts()[0] ?? reason}.`);
+    this.onState(this.isBusy, ENDS[reason] ?? "answer complete");
     this.scroll(false);
   }
 
@@ -118,6 +120,7 @@ class Answer {
     this.usage = null;
     this.n = 0;
     this.firstMs = 0;
+    this.pause = SHOW_MS;
   }
 
   take(found) {
@@ -133,13 +136,15 @@ class Answer {
     this.firstMs ||= performance.now();
     this.turn.text += text;
     this.turn.reasoning += reasoning;
-    this.timer ??= setTimeout(() => this.update(), SHOW_MS);
+    this.timer ??= setTimeout(() => this.update(), this.pause);
   }
 
   update() {
     this.timer = null;
+    const begin = performance.now();
     this.show();
-    const seconds = (performance.now() - this.firstMs) / 1000;
+    this.pause = Math.max(SHOW_MS, REST * (performance.now() - begin));
+    const seconds = (begin - this.firstMs) / 1000;
     if (this.n > 1) this.turn.message.say(`${((this.n - 1) / seconds).toFixed(1)} tok/s`);
   }
 

@@ -77,7 +77,7 @@ export class ExpertMap {
         if (this.shine[i]) {
           context.globalAlpha = Math.abs(this.shine[i]) / SHINE;
           context.fillStyle = this.shine[i] > 0 ? colours.hit : colours.miss;
-          context.fillRect(x, y, width - gap, height - gap);
+          frame(context, x, y, width - gap, height - gap);
           context.globalAlpha = 1;
         }
       }
@@ -139,6 +139,19 @@ export class ExpertMap {
     const isResident = this.resident[row * this.picture.n_experts + column];
     this.readout.textContent = `Layer ${row}, expert ${column}: ${isResident ? "resident" : "not resident"}, heat ${this.picture.layers[row].heat[column]} %`;
   }
+}
+
+// A frame around a cell, or all of a small one.
+function frame(context, x, y, width, height) {
+  const thick = Math.ceil(width / 5);
+  if (width < 8 || height < 8) {
+    context.fillRect(x, y, width, height);
+    return;
+  }
+  context.fillRect(x, y, width, thick);
+  context.fillRect(x, y + height - thick, width, thick);
+  context.fillRect(x, y + thick, thick, height - 2 * thick);
+  context.fillRect(x + width - thick, y + thick, thick, height - 2 * thick);
 }
 
 // 32 colours between two that are written as #rrggbb.

@@ -1,6 +1,8 @@
 // The hit rate over time, one point for each picture that brought new counts.
 
 const POINTS = 240;
+// A short run takes a part of the width.
+const FEWEST = 60;
 
 export class HitRate {
   constructor(canvas) {
@@ -43,7 +45,7 @@ export class HitRate {
       context.fillStyle = style.getPropertyValue("--line");
       context.fillRect(left, Math.round(y(rate)), width - left, Math.max(1, Math.round(scale)));
     }
-    this.line(context, (i) => left + ((width - left) * i) / (POINTS - 1), y, style.getPropertyValue("--accent"), 2 * scale);
+    this.line(context, (i) => left + ((width - left) * i) / (Math.max(this.rates.length, FEWEST) - 1), y, style.getPropertyValue("--accent"), 2 * scale);
     this.label();
   }
 

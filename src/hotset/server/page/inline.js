@@ -27,14 +27,15 @@ export function safeUrl(text) {
   }
 }
 
+// Children are texts, nodes, and lists of these.
 export function element(tag, ...children) {
   const node = document.createElement(tag);
-  node.append(...children);
+  for (const child of children.flat()) node.append(child);
   return node;
 }
 
-function link(href, ...children) {
-  const node = element("a", ...children);
+function link(href, children) {
+  const node = element("a", children);
   node.href = href;
   node.rel = "noopener noreferrer";
   node.target = "_blank";
@@ -68,12 +69,14 @@ class Inline {
     return this.frames[0].nodes;
   }
 
-  add(...nodes) {
+  add(node) {
     const into = this.frames.at(-1).nodes;
-    for (const node of nodes) {
-      if (typeof node === "string" && typeof into.at(-1) === "string") into[into.length - 1] += node;
-      else into.push(node);
-    }
+    if (typeof node === "string" && typeof into.at(-1) === "string") into[into.length - 1] += node;
+    else into.push(node);
+  }
+
+  addAll(nodes) {
+    for (const node of nodes) this.add(node);
   }
 
   take(n) {
@@ -148,12 +151,12 @@ class Inline {
       return;
     }
     while (closes && left > 0 && this.open[c] > 0) {
-      const i = this.frames.findLastIndex((frame) => frame.kind === c && frame.mark.length <= left);
+      const i = this.closable(c, left);
       if (i < 0) break;
       const size = this.frames[i].mark.length;
       this.unwind(i + 1);
       const { nodes } = this.pop();
-      this.add(element(TAGS[c][size - 1], ...nodes));
+      this.add(element(TAGS[c][size - 1], nodes));
       left -= size;
     }
     if (!opens || left === 0) {
@@ -162,6 +165,12 @@ class Inline {
     }
     if (left > 1) this.push(c, c.repeat(2));
     if (left !== 2) this.push(c, c);
+  }
+
+  // The frame that a run of `n` closes: the last one of that length, or else of a smaller one.
+  closable(c, n) {
+    const exact = this.frames.findLastIndex((frame) => frame.kind === c && frame.mark.length === n);
+    return exact >= 0 ? exact : this.frames.findLastIndex((frame) => frame.kind === c && frame.mark.length <= n);
   }
 
   beginLink() {
@@ -181,13 +190,13 @@ class Inline {
     this.unwind(i + 1);
     const { nodes } = this.pop();
     if (!href) {
-      this.add("[", ...nodes, "]");
+      this.addAll(["[", ...nodes, "]"]);
       return;
     }
     // A link holds no link: what looked like the beginning of one around it is none.
     for (const frame of this.frames.filter((one) => one.kind === "[")) frame.kind = "";
     this.open["["] = 0;
-    this.add(link(href, ...nodes));
+    this.add(link(href, nodes));
     this.at += target[0].length;
   }
 
@@ -234,6 +243,9 @@ class Inline {
   unwind(first) {
     const unclosed = [];
     while (this.frames.length > first) unclosed.unshift(this.pop());
-    for (const { mark, nodes } of unclosed) this.add(mark, ...nodes);
+    for (const { mark, nodes } of unclosed) {
+      this.add(mark);
+      this.addAll(nodes);
+    }
   }
 }

@@ -57,8 +57,7 @@ function converse(props, panel) {
     stop.hidden = !isBusy;
     if (focused === send) stop.focus();
     if (focused === stop) input.focus();
-    byId("announcer").textContent = text;
-    say(isBusy ? "generating" : "ready");
+    say(text);
     if (isBusy) panel.watch();
     else panel.rest();
   }

@@ -147,12 +147,12 @@ function paragraph(lines, at, depth) {
 }
 
 const BUILDERS = {
-  paragraph: ({ text }) => element("p", ...inline(text)),
+  paragraph: ({ text }) => element("p", inline(text)),
   // The page's own headings stand above those of an answer.
-  heading: ({ level, text }) => element(`h${Math.min(level + 2, 6)}`, ...inline(text)),
+  heading: ({ level, text }) => element(`h${Math.min(level + 2, 6)}`, inline(text)),
   rule: () => element("hr"),
   code: codeBlock,
-  quote: ({ lines }, depth) => element("blockquote", ...buildAll(lines, depth + 1)),
+  quote: ({ lines }, depth) => element("blockquote", buildAll(lines, depth + 1)),
   list: listNode,
   table: tableNode,
 };
@@ -172,20 +172,20 @@ function listNode({ isOrdered, start, items }, depth) {
     const nodes = buildAll(lines, depth + 1);
     // A single paragraph is the item's text.
     const isText = nodes[0]?.tagName === "P" && nodes.slice(1).every((one) => one.tagName === "UL" || one.tagName === "OL");
-    if (isText) nodes.splice(0, 1, ...nodes[0].childNodes);
-    node.append(element("li", ...nodes));
+    if (isText) nodes[0] = [...nodes[0].childNodes];
+    node.append(element("li", nodes.flat()));
   }
   return node;
 }
 
 function tableNode({ head, rows }) {
   const heads = head.map((text) => {
-    const cell = element("th", ...inline(text));
+    const cell = element("th", inline(text));
     cell.scope = "col";
     return cell;
   });
-  const body = rows.map((row) => element("tr", ...head.map((_, i) => element("td", ...inline(row[i] ?? "")))));
-  const node = element("table", element("thead", element("tr", ...heads)), element("tbody", ...body));
+  const body = rows.map((row) => element("tr", head.map((_, i) => element("td", inline(row[i] ?? "")))));
+  const node = element("table", element("thead", element("tr", heads)), element("tbody", body));
   const box = element("div", node);
   box.className = "table-scroll";
   return box;
