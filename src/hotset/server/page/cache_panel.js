@@ -27,7 +27,11 @@ export class CachePanel {
     this.watching = null;
     this.tableMs = 0;
     this.resting = null;
-    this.slider.addEventListener("input", () => this.describeSize(Number(this.slider.value)));
+    this.isMoving = false;
+    this.slider.addEventListener("input", () => {
+      this.isMoving = true;
+      this.describeSize(Number(this.slider.value));
+    });
     this.slider.addEventListener("change", () => {
       clearTimeout(this.resting);
       this.resting = setTimeout(() => this.resize(), REST_MS);
@@ -124,6 +128,7 @@ export class CachePanel {
   async resize() {
     const problem = byId("cache-problem");
     problem.hidden = true;
+    this.isMoving = false;
     this.slider.setAttribute("aria-busy", "true");
     try {
       await postJson("/v1/experts/cache", { size: `${this.slider.value}slots` });
@@ -135,6 +140,7 @@ export class CachePanel {
       problem.hidden = false;
     }
     this.slider.removeAttribute("aria-busy");
-    this.showSize();
+    // It may have been moved on meanwhile.
+    if (!this.isMoving) this.showSize();
   }
 }

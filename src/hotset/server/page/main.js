@@ -77,8 +77,9 @@ function converse(props, panel) {
   function submit() {
     const text = settings.isChat ? input.value.trim() : input.value;
     if (!text || chat.isBusy) return;
-    if (!byId("settings").reportValidity()) {
+    if (!byId("settings").checkValidity()) {
       byId("settings-box").open = true;
+      byId("settings").reportValidity();
       return;
     }
     input.value = "";
