@@ -488,14 +488,15 @@ def test_the_browsers_own_question_for_a_password_takes_the_key(locked, visit):
 
 def test_the_page_asks_for_the_key_and_forgets_it_with_the_tab(locked, visit):
     def give_the_page_alone(page):
-        # As a proxy that guards only the page would.
+        # The browser has the page, and what it was told for the rest is not, or no longer, the key.
         def fetch(route):
             is_api = re.search("/v1/|/props", route.request.url)
             route.continue_(headers=route.request.headers | ({} if is_api else {"x-api-key": KEY}))
 
         page.route("**/*", fetch)
 
-    page = visit(locked, wait=False, before=give_the_page_alone)
+    old = {"username": "any", "password": "an-old-key"}
+    page = visit(locked, wait=False, before=give_the_page_alone, http_credentials=old)
     field = page.get_by_label("Key", exact=True)
     for key in ("wrong-key", KEY):
         expect(field).to_be_visible()
