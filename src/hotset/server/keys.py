@@ -75,7 +75,8 @@ class RequireKey:
             given = list(given_keys(Headers(scope=scope)))
             if not self._keys.accept(given):
                 what = "the API key is wrong" if given else "an API key is needed"
-                headers = {"WWW-Authenticate": 'Bearer, Basic realm="hotset"'}
+                # Chromium asks its user only where Basic is the first scheme of the line and the others have a realm too.
+                headers = {"WWW-Authenticate": 'Basic realm="hotset", Bearer realm="hotset"'}
                 error = ApiError(401, "authentication_error", f"{what}; send it as a bearer token", headers=headers)
                 await error.response(scope["path"])(scope, receive, send)
                 return

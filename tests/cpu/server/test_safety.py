@@ -39,7 +39,7 @@ def test_without_a_key_nothing_is_answered_but_health(locked, method, path):
     status, headers, body = locked.request(method, path)
     assert status == (401 if path != "/health?x" or method != "GET" else 200) or path == "/health?x"
     if status == 401:
-        assert headers["www-authenticate"].startswith("Bearer")
+        assert headers["www-authenticate"] == 'Basic realm="hotset", Bearer realm="hotset"'
         assert method == "HEAD" or "key" in json.loads(body).get("error", {})["message"]
 
 
