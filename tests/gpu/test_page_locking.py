@@ -51,7 +51,7 @@ def test_the_page_locked_share_changes_no_bit(shared, whole, name, share, option
     limit = "off" if share == 0 else int(share * hotset.load(path, device="cpu").memory.bytes_of("experts"))
     found, locked, notes, stats_there = results(path, page_lock=limit, **options)
     assert share - 0.01 <= locked <= share
-    assert sum("GiB of the experts are page-locked (as asked)" in note for note in notes) == 1
+    assert sum("MiB of the experts are page-locked (as asked)" in note for note in notes) == 1
     assert_same(found, expected)
     if not options:
         assert (stats_there.hits, stats_there.misses) == (stats.hits, stats.misses)

@@ -209,7 +209,8 @@ class DeviceRunner:
         """One chunk's logits; done again it gives the same: it stores the same keys and values, and no expert moves."""
         config, model = self.model.config, self.model
         assert self.chunks is not None
-        take_all = expects_all(len(batch.rows), config.n_experts, config.n_picks)
+        missing = (model.bank.n_bytes - model.cache.shape.slot_bytes) // max(1, len(model.bank.spans))
+        take_all = expects_all(len(batch.rows), config.n_experts, config.n_picks, missing)
         staging = self.chunks.staging
         # What the device cannot read as a whole the host brings, who then has to know the picks.
         waves = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from hotset.engine.memory import GIB
+from hotset.engine.memory import MIB
 from hotset.experts.bank import ExpertBank
 from hotset.experts.bounce import Bounce, Locker
 from hotset.experts.relay import HostCall, Relay
@@ -30,7 +30,7 @@ def page_lock(
     bank.bounce = Bounce(locker, max(bank.span_bytes), n_spans)
     n = sum(not bank.is_locked(layer) for layer in range(len(bank.spans)))
     return (
-        f"{bank.locked_bytes / GIB:.1f} of {bank.n_bytes / GIB:.1f} GiB of the experts are page-locked "
+        f"{bank.locked_bytes / MIB:,.0f} of {bank.n_bytes / MIB:,.0f} MiB of the experts are page-locked "
         f"({'as asked' if willing else 'the driver refused more'}): in {n} of {len(bank.spans)} layers one CPU thread copies every missed "
         f"expert, here at {copy_rate(bank) / 1e9:.0f} GB/s, before the GPU fetches it; results stay the same. More can be locked with a "
         "higher limit (--page-lock, ulimit -l, or memory given to the virtual machine)"

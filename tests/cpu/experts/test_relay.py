@@ -190,7 +190,7 @@ def test_the_line_that_says_so_has_both_sizes_the_reason_and_the_cost(limit, dri
     line = page_lock(bank, locker, limit, 4, lambda _: None)
     why = "the driver refused more" if driver else "as asked"
     n = sum(not bank.is_locked(layer) for layer in range(3))
-    assert line.startswith(f"0.0 of 0.0 GiB of the experts are page-locked ({why}): in {n} of 3 layers one CPU thread")
+    assert line.startswith(f"0 of 0 MiB of the experts are page-locked ({why}): in {n} of 3 layers one CPU thread")
     assert "GB/s" in line
     assert "--page-lock" in line
     assert 0 < bank.bounce.capacity <= 4
