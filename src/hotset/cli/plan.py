@@ -40,6 +40,8 @@ def plan(
         str | None, typer.Option("--trace", metavar="FILE", help="Replay this trace for the hit rate.", show_default="a curve fitted to recorded routing")
     ] = None,
     policy: options.PolicyOption = "lrfu:16",
+    cache_type_k: options.CacheTypeKOption = "f16",
+    cache_type_v: options.CacheTypeVOption = "f16",
     json: options.JsonOption = False,
     verbose: options.VerboseOption = False,
 ) -> None:  # fmt: skip
@@ -50,20 +52,21 @@ def plan(
     del verbose  # read where bugs are reported
     from hotset.experts.policy import Policy
     from hotset.experts.slots import CacheSize, parse_bytes
+    from hotset.model.kv import KVTypes
     from hotset.plan.forecast import Rates
     from hotset.plan.hardware import known_machine, ram_bytes
     from hotset.plan.opening import open_header
     from hotset.plan.planner import PlannedModel, plan_cpu, plan_gpu, with_bus
 
     name = options.chosen_model(model, model_option, hf_repo)
-    size, asked = CacheSize.parse(expert_cache), Policy.parse(policy)
+    size, asked, types = CacheSize.parse(expert_cache), Policy.parse(policy), KVTypes.parse(cache_type_k, cache_type_v)
     budget = parse_bytes(vram, "--vram") if vram else free_vram()
     host = parse_bytes(ram, "--ram") if ram else ram_bytes()
     machine = known_machine()
     rates = with_bus(Rates.of(machine), bus)
     with held_warnings():
         header = open_header(name)
-        planned = PlannedModel.of(header.file)
+        planned = PlannedModel.of(header.file, types)
     if header.fetched:
         say(f"read {size_text(header.fetched)} of {size_text(header.file.file_bytes)}; nothing else was downloaded")
     if machine is None:

@@ -27,7 +27,7 @@ MAX_FILES = 32
 # A sample counts half after so many later ones: the user's texts of late decide.
 HALF_LIFE = 64.0
 # Picks of the last tokens, from which slots per layer are dealt.
-MAX_PICKS = 2048
+MAX_PICKS = 4096
 # Tokens that heat counts for where a cache begins. Of 0 to 24 two were best on recorded routing: more keep experts that the new text drops.
 PRIOR_TOKENS = 2
 # Step numbers of lru fade like scores of lrfu with this half-life.

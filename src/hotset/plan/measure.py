@@ -6,11 +6,11 @@ import mmap
 import resource
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hotset.engine.cuda import address_of, cuda_problem
+from hotset.engine.cuda import CudaLocker, address_of, cuda_problem, driver_library
 from hotset.host.ram import available_bytes
 from hotset.host.threads import checked_threads
 from hotset.plan.dram import BUFFER_BYTES, buffer, read_rate
@@ -20,6 +20,7 @@ from hotset.plan.nvml import gpus
 if TYPE_CHECKING:
     import torch
 
+    from hotset.experts.bounce import Locker
     from hotset.plan.nvml import GpuInfo
 
 MIB = 1 << 20
@@ -67,7 +68,10 @@ def _measure_gpu(progress: Progress) -> tuple[GpuFigures | None, dict[str, str]]
     device = torch.device("cuda", torch.cuda.current_device())
     properties = torch.cuda.get_device_properties(device)
     progress(f"copies to {properties.name}")
-    pinned, zero = _copy_rates(device)
+    torch.cuda.init()  # type: ignore[no-untyped-call]
+    torch.zeros(1, device=device)  # makes the context that the locker wants
+    locker = CudaLocker(driver_library())
+    pinned, zero = _copy_rates(device, locker)
     # Asked right after the copies, for an idle link may have slowed down.
     info = _info_of(address_of(properties))
     progress("launches, round trips and page-locking")
@@ -84,7 +88,7 @@ def _measure_gpu(progress: Progress) -> tuple[GpuFigures | None, dict[str, str]]
         launch_s=launch_seconds(device),
         graph_launch_s=graph_launch_seconds(device),
         round_trip_s=round_trip_seconds(device),
-        page_locked_bytes=page_lockable(torch.cuda.cudart(), tried),  # type: ignore[no-untyped-call]
+        page_locked_bytes=page_lockable(locker, tried),
         page_lock_tried=tried,
     )
     missing = {} if info else {"PCIe generation and width": "the driver's management library (NVML) does not answer"}
@@ -95,7 +99,7 @@ def _info_of(address: str) -> GpuInfo | None:
     return next((gpu for gpu in gpus() if gpu.address == address), None)
 
 
-def _copy_rates(device: torch.device) -> tuple[dict[int, float], dict[int, float]]:
+def _copy_rates(device: torch.device, locker: Locker) -> tuple[dict[int, float], dict[int, float]]:
     """Bytes per second of pinned copies by size, and of the fetch kernel by bytes at once."""
     import torch
 
@@ -103,11 +107,12 @@ def _copy_rates(device: torch.device) -> tuple[dict[int, float], dict[int, float
 
     source = torch.empty(PINNED_BYTES, dtype=torch.uint8, pin_memory=True)
     source.fill_(1)
+    base = source.data_ptr() + locker.shift(source.data_ptr())
     copies = {size: copy_rate(source, range(0, PINNED_BYTES - size + 1, size), size, device) for size in COPY_SIZES}
     zero = {}
     for n in SPANS_AT_ONCE:
         starts = np.random.default_rng(n).permutation(PINNED_BYTES // SPAN_BYTES)[:n] * SPAN_BYTES
-        zero[n * SPAN_BYTES] = kernel_copy_rate(source.data_ptr(), starts, SPAN_BYTES, device)
+        zero[n * SPAN_BYTES] = kernel_copy_rate(base, starts, SPAN_BYTES, device)
     return copies, zero
 
 
@@ -163,17 +168,17 @@ def round_trip_seconds(device: torch.device) -> float:
     return float(np.median(seconds))
 
 
-def page_lockable(runtime: Any, n_bytes: int) -> int:
-    """How much of `n_bytes` can be page-locked at once, in pieces as the bank locks them; `runtime` is torch.cuda.cudart()."""
+def page_lockable(locker: Locker, n_bytes: int) -> int:
+    """How much of `n_bytes` can be page-locked at once, in pieces as the bank locks them."""
     memory = mmap.mmap(-1, max(n_bytes, 1))
     base = np.frombuffer(memory, np.uint8).ctypes.data
     locked: list[int] = []
     try:
-        for start in range(0, n_bytes, LOCK_PIECE):
-            if int(runtime.cudaHostRegister(base + start, LOCK_PIECE, 0)):
+        for start in range(base, base + n_bytes, LOCK_PIECE):
+            if not locker.lock(start, min(LOCK_PIECE, base + n_bytes - start)):
                 break
-            locked.append(base + start)
-        return len(locked) * LOCK_PIECE
+            locked.append(start)
+        return min(n_bytes, len(locked) * LOCK_PIECE)
     finally:
         for start in locked:
-            runtime.cudaHostUnregister(start)
+            locker.unlock(start)

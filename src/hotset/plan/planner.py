@@ -24,7 +24,9 @@ from hotset.errors import InputError, PlacementError
 from hotset.experts.slots import CacheShape, CacheSize
 from hotset.model import model_config
 from hotset.model.batch import MAX_ROWS
+from hotset.model.device_support import missing_on_device
 from hotset.model.experts import expert_layouts
+from hotset.model.kv import DEFAULT, KVTypes
 from hotset.model.tensors import Tensors
 from hotset.plan.forecast import Band, Work, cpu_band, decode_band, step_s
 from hotset.plan.hit_rate import expected_hit_rate
@@ -54,19 +56,21 @@ N_POINTS = 16
 
 @dataclass(frozen=True)
 class PlannedModel:
-    """A model as its header describes it."""
+    """A model as its header describes it, and how its keys and values are to be kept."""
 
     config: ModelConfig
     spans: tuple[SpanLayout, ...]
     reads: Traffic
+    kv_types: KVTypes = DEFAULT
 
     @classmethod
-    def of(cls, file: ModelFile) -> PlannedModel:
+    def of(cls, file: ModelFile, kv_types: KVTypes = DEFAULT) -> PlannedModel:
         """Read and check a header; UnsupportedError or FileError where hotset cannot run the model."""
         config = model_config(file.metadata)
+        kv_types.check(config)
         spans = expert_layouts(Tensors(file), config)
         file.tensor("token_embd.weight")
-        return cls(config, spans, traffic(file, config, spans))
+        return cls(config, spans, traffic(file, config, spans), kv_types)
 
     @property
     def span_bytes(self) -> tuple[int, ...]:
@@ -122,11 +126,12 @@ def estimated_needs(model: PlannedModel, n_ctx: int, budget: int) -> DeviceNeeds
     return DeviceNeeds(
         context=ASSUMED_CONTEXT,
         weights=model.reads.dense,
-        kv=kv_bytes(config, n_ctx, 1),
+        kv=kv_bytes(config, n_ctx, 1, model.kv_types),
         scratch=ASSUMED_SCRATCH + MAX_ROWS * config.n_vocab * 4 + rows * chunk_row_bytes(config),
         overflow=shape.overflow_bytes,
         rounding=ASSUMED_ROUNDING,
         reserve=reserve_bytes(budget),
+        kv_note=str(model.kv_types),
     )
 
 
@@ -171,8 +176,9 @@ def plan_gpu(
 def plan_cpu(model: PlannedModel, machine: Machine | None, *, ram: int | None = None, n_ctx: int | None = None) -> Plan:
     """A plan for the CPU; the speed only where its memory was measured."""
     n_ctx = model.default_ctx if n_ctx is None else checked_ctx(n_ctx)
-    kv = kv_bytes(model.config, n_ctx, 1)
-    memory = host_plan(model.config, model.spans, model.reads.dense, kv, (0,) * len(model.spans))
+    kv = kv_bytes(model.config, n_ctx, 1, model.kv_types)
+    slots = (0,) * len(model.spans)
+    memory = host_plan(model.config, model.spans, model.reads.dense, kv, slots, str(model.kv_types))
     total = memory.total("host")
     return Plan(
         model=model,
@@ -252,6 +258,8 @@ def gpu_notes(model: PlannedModel, memory: MemoryPlan, ram: int | None, n_ctx: i
         )
     if slots and min(slots) == config.n_experts:
         notes.append("everything fits: every expert has a slot, and nothing is fetched")
+    if missing := missing_on_device(config):
+        notes.append(f"the GPU kernels do not know {', '.join(missing)} yet: hotset runs this model on the CPU")
     if n_ctx > config.n_ctx_train:
         notes.append(f"the context of {n_ctx} is longer than the {config.n_ctx_train} the model was made for")
     return notes

@@ -9,6 +9,7 @@ from hotset.engine.memory import GIB, device_plan
 from hotset.errors import InputError, PlacementError
 from hotset.experts.slots import CacheSize
 from hotset.gguf import open_gguf
+from hotset.model.kv import KVTypes
 from hotset.plan.forecast import Rates
 from hotset.plan.hardware import Machine
 from hotset.plan.hit_rate import HitRate
@@ -63,6 +64,20 @@ def test_the_least_budget_holds_what_it_is_for_and_a_byte_less_does_not(model):
 
 def test_a_longer_context_takes_more(model):
     assert vram_for(model, 4096, 0) > vram_for(model, 512, 0)
+
+
+def test_keys_and_values_in_eight_bits_take_about_half(model):
+    small = replace(model, kv_types=KVTypes("q8_0", "q8_0"))
+    plain, packed = (estimated_needs(m, 4096, 8 * GIB) for m in (model, small))
+    assert packed.kv == plain.kv * 34 // 64
+    assert plan_gpu(small, RATES, 8 * GIB).memory.bytes_of("KV cache") < plan_gpu(
+        model, RATES, 8 * GIB
+    ).memory.bytes_of("KV cache")
+
+
+def test_a_model_that_the_gpu_kernels_do_not_know_is_said_to_run_on_the_cpu(model):
+    odd = replace(model, config=replace(model.config, d_model=257))
+    assert any("on the CPU" in note for note in plan_gpu(odd, RATES, 8 * GIB).notes)
 
 
 def test_a_size_asked_for_is_taken(model):
