@@ -10,7 +10,15 @@ from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
-from hotset.errors import BusyError, ContextError, EngineStoppedError, HotsetError, InputError, UnsupportedError
+from hotset.errors import (
+    BusyError,
+    ContextError,
+    EngineStoppedError,
+    HotsetError,
+    InputError,
+    PlacementError,
+    UnsupportedError,
+)
 
 log = logging.getLogger("hotset.server")
 
@@ -67,7 +75,7 @@ def api_error(error: HotsetError) -> ApiError:
     if isinstance(error, ContextError):
         facts = {"n_prompt_tokens": error.n_prompt_tokens, "n_ctx": error.n_ctx}
         return ApiError(400, "exceed_context_size_error", str(error), extra=facts)
-    if isinstance(error, InputError):
+    if isinstance(error, (InputError, PlacementError)):
         return bad_request(str(error))
     if isinstance(error, BusyError):
         return ApiError(429, "rate_limit_error", str(error), headers={"Retry-After": str(error.retry_after_s)})

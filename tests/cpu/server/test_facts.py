@@ -6,6 +6,8 @@ import threading
 
 import pytest
 
+from hotset.errors import PlacementError
+
 
 def test_text_becomes_tokens_and_text_again(demo):
     text = "naïve 🦙 text <|endoftext|>\n"
@@ -111,6 +113,15 @@ def test_a_size_that_is_none_is_refused(demo, size):
     error = demo.post("/v1/experts/cache", {"size": size}, status=400)["error"]
     assert size in error["message"]
     assert demo.get("/v1/experts")["n_slots"] == before
+
+
+def test_a_size_that_does_not_fit_is_refused_in_the_engines_words(demo, monkeypatch):
+    def resize(_size):
+        raise PlacementError("the expert cache asked for needs 9 GiB and 1 GiB are left")
+
+    monkeypatch.setattr(demo.scheduler.engine, "resize_cache", resize)
+    error = demo.post("/v1/experts/cache", {"size": "100%"}, status=400)["error"]
+    assert error["message"] == "the expert cache asked for needs 9 GiB and 1 GiB are left"
 
 
 def test_the_page_is_there(demo):

@@ -143,7 +143,7 @@ export class ExpertMap {
 
 // A frame around a cell, or all of a small one.
 function frame(context, x, y, width, height) {
-  const thick = Math.ceil(width / 5);
+  const thick = Math.ceil(width / 7);
   if (width < 8 || height < 8) {
     context.fillRect(x, y, width, height);
     return;
