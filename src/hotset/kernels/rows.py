@@ -23,4 +23,5 @@ class Rows:
     row_mask: torch.Tensor
 
     def __len__(self) -> int:
-        return int(self.tokens.shape[0])  # len() of a tensor is Python code
+        n: int = self.tokens.shape[0]  # len() of a tensor is Python code
+        return n
