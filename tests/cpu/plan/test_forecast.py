@@ -23,7 +23,7 @@ from hotset.plan.hardware import Machine
 from machines import WITH_GPU
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
-SHAPES = ("qwen3-30b-a3b", "olmoe-like", "gptoss-like")
+SHAPES = ("qwen3-30b-a3b", "qwen3-30b-a3b-slower-bus", "olmoe-like", "gptoss-like")
 BAR = 0.10
 WORK = Work(n_layers=4, n_picks=2, dense_bytes=1000, span_bytes=(300, 300, 500))
 RATES = Rates(memory=1e9, copies={300: 1e6, 500: 2e6}, tolerance=0.1, source="a test")
