@@ -6,7 +6,7 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
-LEVELS = ("avx512-vnni", "avx-vnni", "avx2", "portable")
+LEVELS = ("avx512-vnni", "avx-vnni", "avx2", "neon-i8mm", "neon-dotprod", "portable")
 
 
 @cache
@@ -17,6 +17,8 @@ def levels() -> tuple[str, ...]:
         "avx512-vnni": features.get("avx512vnni") and features.get("avx512vl") and features.get("avx512bw"),
         "avx-vnni": features.get("avxvnni") and features.get("avx2"),
         "avx2": features.get("avx2"),
+        "neon-i8mm": features.get("neon") and features.get("i8mm"),
+        "neon-dotprod": features.get("neon") and features.get("dotprod"),
         "portable": True,
     }
     return tuple(level for level in LEVELS if have[level])

@@ -149,6 +149,8 @@ class Emitter:
         """The numbers (sixteen unsigned bytes) that the codes, one below 16 in each byte, stand for."""
         if self.level == "portable":
             return self._lookup_by_bits(codes, table)
+        if self.level.startswith("neon"):
+            return self._parts(4, lambda part: self._table_lookup(part, table), codes)
         wide = self.level == "avx512-vnni"
         n = 64 if wide else 32
         octets = ir.VectorType(I8, n)
@@ -160,7 +162,13 @@ class Emitter:
         def look(part: Any) -> Any:
             return self.b.bitcast(self.b.call(shuffle, [numbers, self.b.bitcast(part, octets)]), part.type)
 
-        return look(codes) if wide else self._halves(look, codes)
+        return look(codes) if wide else self._parts(2, look, codes)
+
+    def _table_lookup(self, part: Any, table: tuple[int, ...]) -> Any:
+        octets = ir.VectorType(I8, 16)
+        function = self.intrinsic("llvm.aarch64.neon.tbl1.v16i8", octets, [octets] * 2)
+        found = self.b.call(function, [ir.Constant(octets, list(table)), self.b.bitcast(part, octets)])
+        return self.b.bitcast(found, part.type)
 
     def _lookup_by_bits(self, codes: Any, table: tuple[int, ...]) -> Any:
         masks = [self.b.mul(self.b.and_(self.shr(codes, i), self.splat(0x01010101)), self.splat(255)) for i in range(4)]
@@ -237,7 +245,7 @@ class Emitter:
 
     def gather(self, base: Any, offsets: Any) -> Any:
         """Words of 32 bits at address `base` (i64) + sixteen byte offsets."""
-        if self.level == "portable":
+        if self.level == "portable" or self.level.startswith("neon"):  # NEON has no gather
             words = ir.Constant(LANES_I32, ir.Undefined)
             for i in range(GROUP):
                 offset = self.b.zext(self.b.extract_element(offsets, I32(i)), I64)
@@ -253,7 +261,7 @@ class Emitter:
         words = ir.VectorType(I32, GROUP // 2)
         function = self.intrinsic("llvm.x86.avx2.gather.d.d.256", words, [words, pointer.type, words, words, I8])
         zero, ones = (ir.Constant(words, [n] * (GROUP // 2)) for n in (0, 0xFFFFFFFF))
-        return self._halves(lambda part: self.b.call(function, [zero, pointer, part, ones, I8(1)]), offsets)
+        return self._parts(2, lambda part: self.b.call(function, [zero, pointer, part, ones, I8(1)]), offsets)
 
     def half_to_float(self, halves: Any, lanes: int | None) -> Any:
         """float16 bits (i16 scalar or vector of `lanes`) -> float32."""
@@ -287,18 +295,45 @@ class Emitter:
         if self.level == "avx512-vnni":
             return self._vnni(total, unsigned, signed, 512)
         if self.level == "avx-vnni":
-            return self._halves(lambda t, u, s: self._vnni(t, u, s, 256), total, unsigned, signed)
+            return self._parts(2, lambda t, u, s: self._vnni(t, u, s, 256), total, unsigned, signed)
         if self.level == "avx2":
-            return self._halves(lambda t, u, s: self._maddubs(t, u, s, wide), total, unsigned, signed)
+            return self._parts(2, lambda t, u, s: self._maddubs(t, u, s, wide), total, unsigned, signed)
+        if self.level == "neon-i8mm":
+            return self._parts(4, lambda t, u, s: self._neon("usdot", t, u, s), total, unsigned, signed)
+        if self.level == "neon-dotprod":
+            return self._parts(4, lambda t, u, s: self._signed_dot(t, u, s, wide), total, unsigned, signed)
         return self._portable_dot4(total, unsigned, signed)
 
-    def _halves(self, product: Callable[..., Any], *lanes: Any) -> Any:
+    def _parts(self, n: int, product: Callable[..., Any], *lanes: Any) -> Any:
+        """The product of `n` parts of the lanes, one after the other, put together again."""
         undefined = ir.Constant(LANES_I32, ir.Undefined)
+        size = GROUP // n
         parts = []
-        for start in (0, GROUP // 2):
-            mask = ir.Constant(ir.VectorType(I32, GROUP // 2), list(range(start, start + GROUP // 2)))
+        for start in range(0, GROUP, size):
+            mask = ir.Constant(ir.VectorType(I32, size), list(range(start, start + size)))
             parts.append(product(*(self.b.shuffle_vector(x, undefined, mask) for x in lanes)))
-        return self.b.shuffle_vector(parts[0], parts[1], ir.Constant(LANES_I32, list(range(GROUP))))
+        while len(parts) > 1:
+            size *= 2
+            whole = ir.Constant(ir.VectorType(I32, size), list(range(size)))
+            parts = [self.b.shuffle_vector(a, b, whole) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        return parts[0]
+
+    def _neon(self, name: str, total: Any, a: Any, signed: Any) -> Any:
+        words, octets = ir.VectorType(I32, 4), ir.VectorType(I8, 16)
+        function = self.intrinsic(f"llvm.aarch64.neon.{name}.v4i32.v16i8", words, [words, octets, octets])
+        return self.b.call(function, [total, self.b.bitcast(a, octets), self.b.bitcast(signed, octets)])
+
+    def _signed_dot(self, total: Any, unsigned: Any, signed: Any, wide: bool) -> Any:
+        if not wide:
+            return self._neon("sdot", total, unsigned, signed)
+
+        def const(n: int) -> Any:
+            return ir.Constant(ir.VectorType(I32, 4), [n] * 4)
+
+        # Bytes of 128 and more count as negative there: take the low seven bits and half the top bit apart.
+        low = self._neon("sdot", total, self.b.and_(unsigned, const(0x7F7F7F7F)), signed)
+        halved = self.b.and_(self.b.lshr(unsigned, const(1)), const(0x40404040))
+        return self.b.add(low, self.b.shl(self._neon("sdot", const(0), halved, signed), const(1)))
 
     def _vnni(self, total: Any, unsigned: Any, signed: Any, bits: int) -> Any:
         # Newer LLVM declares the operands as bytes and reads this older form too.
