@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import time
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -16,6 +16,7 @@ from hotset.experts.heat import first_scores, keep_heat, read_heat, shares
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from hotset.experts.heat import Heat
     from hotset.experts.policy import Policy
     from hotset.experts.trace import Trace
 
@@ -39,19 +40,38 @@ class WarmCache(RecordingCache, Protocol):
     def scores(self) -> tuple[list[NDArray[Any]], NDArray[Any]]: ...
 
 
+@dataclass
+class Keeping:
+    """Heat, and whether and when it was kept last."""
+
+    model_hash: str
+    heat: Heat
+    has_news: bool = False
+    kept_at: float = field(default_factory=time.monotonic)
+
+    def save(self) -> None:
+        """Keep the heat where it is new; where that cannot be done the next start is cold, and nothing else is lost."""
+        if not self.has_news:
+            return
+        self.has_news = False
+        self.kept_at = time.monotonic()
+        try:
+            keep_heat(self.heat, self.model_hash)
+        except OSError:
+            return
+
+
 class WarmStart:
-    """The heat of one model: read at the start, noted after answers, kept at the end. `filled` slots began warm."""
+    """The heat of one model: read at the start, noted after answers, kept when the engine goes or the program ends. `filled` slots began warm."""
 
     def __init__(self, model_hash: str, n_layers: int, n_experts: int, k: int) -> None:
-        self._model_hash = model_hash
         self.heat = read_heat(model_hash, n_layers, n_experts, k)
         self.began_with = self.heat.samples
         self.filled = 0
         self.dealt = False
         self._steps = 0
-        self._saved = time.monotonic()
-        self._unsaved = False
-        save_at_exit(self)
+        self._keeping = Keeping(model_hash, self.heat)
+        weakref.finalize(self, self._keeping.save)
 
     def deal(self, n_slots: tuple[int, ...], span_bytes: Sequence[int]) -> tuple[int, ...]:
         """Slots of each layer where they gained most in earlier runs, in the bytes of `n_slots`; the same where nothing was recorded."""
@@ -87,20 +107,13 @@ class WarmStart:
         self.heat.note(shares(cache.policy, scores, steps))
         ring = cache.recorded_picks()[-new:]
         self.heat.note_picks(rows_of(ring))
-        self._unsaved = True
-        if time.monotonic() - self._saved >= SAVE_EVERY_S:
+        self._keeping.has_news = True
+        if time.monotonic() - self._keeping.kept_at >= SAVE_EVERY_S:
             self.save()
 
     def save(self) -> None:
-        """Keep the heat; where that cannot be done the next start is cold, and nothing else is lost."""
-        if not self._unsaved:
-            return
-        self._unsaved = False
-        self._saved = time.monotonic()
-        try:
-            keep_heat(self.heat, self._model_hash)
-        except OSError:
-            return
+        """Keep what was learned so far."""
+        self._keeping.save()
 
 
 def rows_of(ring: NDArray[np.int16]) -> NDArray[np.int16]:
@@ -122,16 +135,3 @@ def sampled_curves(trace: Trace) -> NDArray[np.int64]:
         hits = [int(DEALER.hits(requests, int(size)).sum()) if size else 0 for size in sizes]
         curves[layer] = np.interp(np.arange(n + 1), sizes, hits).astype(np.int64)
     return curves
-
-
-def save_at_exit(warm_start: WarmStart) -> None:
-    """Keep the heat when the program ends, unless the engine is gone by then."""
-    reference = weakref.ref(warm_start)
-
-    def save() -> None:
-        found = reference()
-        if found is not None:
-            found.save()
-
-    atexit.register(save)
-    weakref.finalize(warm_start, atexit.unregister, save)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -78,10 +80,20 @@ def test_without_it_nothing_is_read_or_written(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_an_engine_that_is_let_go_leaves_nothing_behind_at_exit():
-    warm = WarmStart("a" * 64, 2, 8, 2)
-    del warm
+def test_an_engine_that_is_let_go_leaves_what_it_learned():
+    engine = demo(warm_start=True)
+    engine.generate(PROMPT, max_tokens=40)
+    del engine
     gc.collect()
+    assert demo(warm_start=True).warm_start.began_with == 1
+
+
+def test_a_program_that_ends_leaves_what_it_learned(tmp_path):
+    code = f"import hotset; engine = hotset.load('demo', device='cpu', warm_start=True); engine.generate({PROMPT!r}, max_tokens=40)"
+    # Machine code is found where it is; the profile lies in a folder of the test's own.
+    code = f"import pathlib, hotset.experts.heat as heat; heat.cache_root = lambda: pathlib.Path({str(tmp_path)!r}); {code}"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert demo(warm_start=True).warm_start.began_with == 1
 
 
 def test_a_short_answer_says_too_little():

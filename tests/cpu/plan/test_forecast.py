@@ -10,6 +10,7 @@ import pytest
 
 from hotset.plan.forecast import (
     ASSUMED,
+    CPU_LAYER_S,
     FITTED_ON,
     Rates,
     Work,
@@ -96,7 +97,7 @@ def test_a_given_bus_takes_the_place_of_the_measured_one():
 def test_the_cpu_is_bound_by_its_memory():
     machine = Machine("cpu", 2, 1 << 30, None, {1: 1e9, 2: 2e9})
     band = cpu_band(WORK, machine, 2)
-    assert band.high == pytest.approx(2e9 / (1000 + 2 * 1100))
+    assert band.high == pytest.approx(1 / ((1000 + 2 * 1100) / 2e9 + 4 * CPU_LAYER_S))
     assert band.low < band.expected < band.high
 
 
