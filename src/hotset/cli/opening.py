@@ -160,9 +160,8 @@ def context_reason(engine: Engine, choices: Choices) -> str:
 
 def warm_start_texts(warm: WarmStart, choices: Choices) -> tuple[str, str]:
     """What the expert cache begins with, and why."""
-    samples = (
-        f"{warm.began_with:,} answers of earlier runs" if warm.began_with else "no earlier run of this model is known"
-    )
+    answers = "1 answer" if warm.began_with == 1 else f"{warm.began_with:,} answers"
+    samples = f"{answers} of earlier runs" if warm.began_with else "no earlier run of this model is known"
     dealt = "slots dealt to layers by earlier picks; " if warm.dealt else ""
     if not choices.warm_start:
         return "off", f"{dealt}as asked"
