@@ -10,7 +10,8 @@ torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
 import hotset  # noqa: E402
-from hotset.engine.device import DeviceRunner, DeviceSession  # noqa: E402
+from hotset.engine.device import DeviceRunner  # noqa: E402
+from hotset.engine.device_session import DeviceSession  # noqa: E402
 from hotset.engine.sampling import sample  # noqa: E402
 from hotset.experts.cache import ExpertCache  # noqa: E402
 from hotset.experts.host_cache import HostCache  # noqa: E402
