@@ -108,6 +108,7 @@ class Line:
             "first t/s": f"{r.first.rate:.2f}",
             "hit rate": percent_text(r.hit_rate),
             "MiB/token": f"{r.bytes_per_token / (1 << 20):.2f}",
+            "cores": "-" if r.busy_cores is None else f"{r.busy_cores:.1f}",
             "ms in misses": "-" if r.fetch_ms is None else f"{r.fetch_ms:.3f}",
             "bus GB/s": self._bus_text(),
             "VRAM peak": "-" if r.vram_bytes is None else size_text(r.vram_bytes),
@@ -150,6 +151,7 @@ class Line:
             "share_of_ceiling": self.share,
             "forecast_tokens_per_s": self.forecast,
             "forecast_error": self.forecast_error,
+            "busy_cores": r.busy_cores,
             "verdict": self.verdict,
         }
 

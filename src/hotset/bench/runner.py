@@ -38,7 +38,10 @@ class Workload:
 
 @dataclass(frozen=True)
 class Sample:
-    """One run of a test; counts of the expert cache are of its own phase only, `fetch_ms` and `vram_bytes` None where there is no GPU."""
+    """One run of a test; counts of the expert cache are of its own phase only, `fetch_ms` and `vram_bytes` None where there is no GPU.
+
+    `cpu_seconds` is the time of all cores that this process took meanwhile.
+    """
 
     tokens: int
     seconds: float
@@ -47,6 +50,7 @@ class Sample:
     bytes_fetched: int
     fetch_ms: float | None = None
     vram_bytes: int | None = None
+    cpu_seconds: float | None = None
 
     @property
     def rate(self) -> float:
@@ -111,6 +115,13 @@ class Result:
         """Time in which misses came in, per token."""
         times = [s.fetch_ms for s in self.samples if s.fetch_ms is not None]
         return sum(times) / self._tokens if len(times) == len(self.samples) else None
+
+    @property
+    def busy_cores(self) -> float | None:
+        """How many cores of the CPU were busy, on average."""
+        times = [s.cpu_seconds for s in self.samples if s.cpu_seconds is not None]
+        seconds = sum(s.seconds for s in self.samples)
+        return sum(times) / seconds if len(times) == len(self.samples) and seconds else None
 
     @property
     def vram_bytes(self) -> int | None:
@@ -183,6 +194,7 @@ class Bench:
         routing: Trace | None = None,
         peak: Peak | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        cpu_clock: Callable[[], float] = time.process_time,
     ) -> None:
         self._runner = runner
         self._tokens = tokens
@@ -192,6 +204,7 @@ class Bench:
         self._starts = [] if routing is None else sorted({int(o) for o in routing.offsets if o < routing.n_tokens})
         self._peak = peak
         self._clock = clock
+        self._cpu_clock = cpu_clock
         self._seed = self._decoded = 0
 
     def warm_up(self) -> float:
@@ -231,22 +244,24 @@ class Bench:
     def _prompt(self, n: int) -> Sample:
         session, ids = self._session(1), self._tokens.next(n)
         self._runner.reset_stats()
-        began = self._clock()
+        began, cpu_began = self._clock(), self._cpu_clock()
         session.feed(ids)
         session.next()  # the first token waits for the device
-        seconds = self._clock() - began
+        seconds, cpu = self._clock() - began, self._cpu_clock() - cpu_began
         stats = self._runner.stats().prompt
-        return Sample(n, seconds, stats.hits, stats.misses, stats.bytes_fetched)
+        return Sample(n, seconds, stats.hits, stats.misses, stats.bytes_fetched, cpu_seconds=cpu)
 
     def _decode(self, n: int) -> Sample:
         self._runner.reset_stats()
         session = self._routed_session(n) if self._routing else self._led_session(n)
-        began = self._clock()
+        began, cpu_began = self._clock(), self._cpu_clock()
         for _ in range(n):
             session.next()
-        seconds = self._clock() - began
+        seconds, cpu = self._clock() - began, self._cpu_clock() - cpu_began
         stats = self._runner.stats()
-        return Sample(n, seconds, stats.hits, stats.misses, stats.bytes_fetched, stats.fetch_ms)
+        return Sample(
+            n, seconds, stats.hits, stats.misses, stats.bytes_fetched, stats.fetch_ms, cpu_seconds=cpu
+        )  # fmt: skip
 
     def _led_session(self, n: int) -> Session:
         """Real text has been read, and the first token drawn."""

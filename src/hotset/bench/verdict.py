@@ -17,12 +17,17 @@ SAME = 0.02
 HARDLY_REPEAT = 0.05
 # Below this share of a step in misses, faster fetches or more hits change little.
 IDLE_BUS = 0.10
+# From this share of a step, or of what the memory gives, on, that is what a run is bound by.
+BOUND = 0.5
+# A host that starts kernels one after the other keeps a core this busy.
+BUSY_CORE = 0.9
 OFF, STATIC = "the cache off", "static placement"
 
 
 def verdicts(lines: Sequence[Line]) -> list[str]:
     """One sentence or more for each line, "" for prompts and for arms that others are held against."""
-    return [verdict(line, [other for other in lines if is_alike(line, other)]) for line in lines]
+    found = [verdict(line, [other for other in lines if is_alike(line, other)]) for line in lines]
+    return [joined(text, bound(line)) for text, line in zip(found, lines, strict=True)]
 
 
 def is_alike(a: Line, b: Line) -> bool:
@@ -57,8 +62,27 @@ def verdict(line: Line, others: Sequence[Line]) -> str:
     return joined(text, why or f"none of the known reasons holds: {misses_text(line)}")
 
 
+def bound(line: Line) -> str:
+    """What kept decoding from being faster: the bus, memory, launches, the CPU's cores; "" for prompts."""
+    s, r = line.setting, line.result
+    if r.test.kind != "tg":
+        return ""
+    read = s.per_token * r.mean / s.read_rate if s.read_rate else 0.0
+    busy = r.busy_cores or 0.0
+    misses = (r.fetch_ms or 0.0) * r.mean / 1e3
+    if misses >= BOUND:
+        return f"bound by the bus: misses take {percent_text(misses)} of the time"
+    if read >= BOUND:
+        return f"bound by memory: weights are read at {percent_text(read)} of its rate"
+    if s.backend == "CPU":
+        return f"bound by the CPU: {busy:.1f} of {s.threads} threads busy, memory at {percent_text(read)} of its rate"
+    if busy >= BUSY_CORE:
+        return "bound by the host, which starts the kernels one by one"
+    return f"bound by the small kernels of each layer, which wait for one another: bus {percent_text(misses)}, memory {percent_text(read)}"
+
+
 def joined(text: str, more: str) -> str:
-    return f"{text}; {more}" if more else text
+    return "; ".join(part for part in (text, more) if part)
 
 
 def rivals_of(line: Line, others: Sequence[Line]) -> dict[str, Line]:

@@ -36,7 +36,7 @@ def test_the_markdown_table_has_its_header_once():
     assert text.count("| model | size | params | backend | test | t/s |") == 1
     assert (
         text.splitlines()[2]
-        == "| a \\| b | 1.00 GiB | 1.00 B | CPU | pp10 | 10.00 ± 0.00 | 10.00 | 25.0 % | 0.50 | lru | - | - |"
+        == "| a \\| b | 1.00 GiB | 1.00 B | CPU | pp10 | 10.00 ± 0.00 | 10.00 | 25.0 % | 0.50 | - | lru | - | - |"
     )
 
 

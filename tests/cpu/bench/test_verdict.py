@@ -6,7 +6,7 @@ import pytest
 
 from hotset.bench.report import Line, Setting
 from hotset.bench.runner import Result, Sample, Workload
-from hotset.bench.verdict import verdicts
+from hotset.bench.verdict import bound, verdicts
 
 SETTING = Setting(
     "m", 1, 1, "CUDA", 4, "x", "lrfu:16", True, 10**9, 4e12, n_slots=(8, 8), n_experts=32, n_picks=4, bus_rate=5e10
@@ -27,8 +27,27 @@ def off(tokens_per_s: float) -> Line:
 
 def test_a_cache_that_beats_off_and_static_helped():
     text, *others = verdicts([line(100), off(40), line(80, policy="static")])
-    assert text == "the cache helped: 2.50 x the speed with the cache off, 1.25 x the speed with static placement"
-    assert others == ["", ""]
+    helped = "the cache helped: 2.50 x the speed with the cache off, 1.25 x the speed with static placement"
+    assert text == f"{helped}; bound by the bus: misses take 50.0 % of the time"
+    assert all(other.startswith("bound by") for other in others)
+
+
+@pytest.mark.parametrize(
+    ("setting", "fetch_ms", "busy", "expected"),
+    [
+        ({}, 6.0, 0.2, "the bus: misses take 60.0 %"),
+        ({"per_token": 3 * 10**10}, 1.0, 0.2, "memory: weights are read at 75.0 %"),
+        ({}, 1.0, 1.0, "the host, which starts the kernels one by one"),
+        ({}, 1.0, 0.2, "the small kernels of each layer, which wait for one another: bus 10.0 %, memory 2.5 %"),
+        ({"backend": "CPU", "read_rate": 2e11}, None, 3.5, "memory: weights are read at 50.0 %"),
+        ({"backend": "CPU", "read_rate": 1e12}, None, 3.5, "the CPU: 3.5 of 4 threads busy, memory at 10.0 %"),
+    ],
+)
+def test_what_bound_a_run_is_told_from_the_numbers(setting, fetch_ms, busy, expected):
+    run = Sample(10, 0.1, 80, 20, 1 << 20, None if fetch_ms is None else 10 * fetch_ms, cpu_seconds=0.1 * busy)
+    found = Line(replace(SETTING, **setting), Result(Workload("tg", 10), run, (run, run), cold=False))
+    assert bound(found).startswith(f"bound by {expected}")
+    assert bound(Line(found.setting, replace(found.result, test=Workload("pp", 10)))) == ""
 
 
 def test_a_cache_slower_than_off_says_so():
