@@ -67,7 +67,10 @@ class Keys:
         n_more = self.number("nextn_predict_layers")
         if n_more >= self.n_blocks:
             raise FileError(
-                self.arch.path, "nextn_predict_layers", f"{n_more} of {self.n_blocks} blocks leave no layer", value=n_more
+                self.arch.path,
+                "nextn_predict_layers",
+                f"{n_more} of {self.n_blocks} blocks leave no layer",
+                value=n_more,
             )
         return self.n_blocks - n_more
 
