@@ -12,6 +12,7 @@ from hotset.checkpoint.config import Config
 from hotset.checkpoint.values import delta_part, from_fp8, pairs_together, to_mxfp4_blocks
 from hotset.errors import FileError, UnsupportedError
 from hotset.gguf import GGUFFile
+from hotset.model import model_config
 from hotset.quant.formats import FORMATS
 
 CONFIG = {
@@ -235,3 +236,28 @@ def test_damaged_files_are_named(tmp_path, header):
     (folder / "model-00001-of-00001.safetensors").write_bytes(header)
     with pytest.raises(FileError, match=r"model-00001-of-00001\.safetensors: file: .*damaged"):
         open_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("more", "magnitude"),
+    [
+        ({}, 1.1386),
+        ({"attention_factor": 1.25}, 1.25),
+        ({"mscale": 1.0, "mscale_all_dim": 1.0}, 1),
+        ({"attention_factor": None}, 1.1386),
+    ],
+    ids=str,
+)
+def test_yarn_has_the_magnitude_that_the_config_gives(tmp_path, more, magnitude):
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, **more}
+    file = open_model(write(tmp_path / "m", tensors(), CONFIG | {"rope_scaling": scaling}))
+    rope = model_config(file.metadata).rope
+    assert (rope.factor, rope.yarn.n_ctx_original) == (4, 16)
+    assert rope.magnitude == pytest.approx(magnitude, abs=5e-5)
+
+
+@pytest.mark.parametrize("factor", [None, 0, -1.0, "4", [4.0], True])
+def test_a_stretch_without_a_factor_is_named(tmp_path, factor):
+    config = CONFIG | {"rope_scaling": {"rope_type": "linear", "factor": factor}}
+    with pytest.raises(FileError, match=r"rope_scaling\.factor"):
+        open_model(write(tmp_path / "m", tensors(), config))
