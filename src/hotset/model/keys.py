@@ -31,13 +31,23 @@ class Keys:
         self.arch = metadata.arch
 
     def count(self, key: str, default: int | None = None) -> int:
-        """A count from 1 on; where it may be left out the default must be one too."""
-        value = self.arch.int(key) if default is None else self.arch.int(key, default)
-        return self._checked(key, value, low=1)
+        """A count from 1 on; where it may be left out the default must be one too. A file may write it once for each block."""
+        return self._checked(key, self._one_for_all(key, default), low=1)
 
     def number(self, key: str, default: int = 0) -> int:
         """A count that may be 0."""
-        return self._checked(key, self.arch.int(key, default), low=0)
+        return self._checked(key, self._one_for_all(key, default), low=0)
+
+    def _one_for_all(self, key: str, default: int | None) -> int:
+        if key != "block_count" and isinstance(self.arch.get(key), np.ndarray):
+            values = sorted(set(self.arch.ints(key, self.n_blocks)))
+            if len(values) > 1:
+                raise UnsupportedError(
+                    self.arch.path, key, f"differs from layer to layer ({values[0]} to {values[-1]})", value=values,
+                    hint="this version wants one number for all layers here",
+                )  # fmt: skip
+            return values[0]
+        return self.arch.int(key) if default is None else self.arch.int(key, default)
 
     def _checked(self, key: str, value: int, low: int) -> int:
         if not low <= value < 2**31:

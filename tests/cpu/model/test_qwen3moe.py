@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hotset.errors import FileError, UnsupportedError
@@ -73,6 +74,26 @@ def test_positions_are_divided_by_the_factor_unless_the_file_says_none(keys, fac
 
 
 @pytest.mark.parametrize(
+    ("name", "keys", "renormalise", "scale"),
+    [
+        ("qwen3moe", {}, True, 1),
+        ("olmoe", {}, False, 1),
+        ("qwen3moe", {"expert_weights_norm": False}, False, 1),
+        ("olmoe", {"expert_weights_norm": True}, True, 1),
+        ("qwen3moe", {"expert_weights_scale": 0.0}, True, 1),
+        ("qwen3moe", {"expert_weights_scale": 2.5}, True, 2.5),
+        ("olmoe", {"expert_weights_scale": 2.5}, False, 2.5),
+    ],
+)
+def test_the_files_word_on_pick_weights_stands_above_the_architectures(name, keys, renormalise, scale):
+    values = {
+        f"{name}.{key}": value for key, value in (TinyMoE().metadata() | {"feed_forward_length": 32} | keys).items()
+    }
+    router = model_config(Metadata(Path("tiny.gguf"), {"general.architecture": name, **values})).router
+    assert (router.renormalise, router.scale) == (renormalise, scale)
+
+
+@pytest.mark.parametrize(
     ("keys", "magnitude"),
     [
         ({"factor": 4.0}, 1.1386),
@@ -130,6 +151,9 @@ def test_an_absurd_count_is_refused_with_its_key_and_value(key, value):
         ({"rope.scaling.type": "linear", "rope.scaling.factor": -4.0}, "rope.scaling.factor"),
         ({"rope.scaling.type": "yarn", "rope.scaling.factor": [4.0, 8.0]}, "rope.scaling.factor"),
         ({"nextn_predict_layers": 2}, "nextn_predict_layers"),
+        ({"expert_group_count": 8, "expert_group_used_count": 1}, "expert_group_used_count"),
+        ({"expert_group_count": 2, "expert_group_used_count": 3}, "expert_group_used_count"),
+        ({"expert_group_count": 3}, "expert_group_used_count"),
         ({"attention.layer_norm_rms_epsilon": float("inf")}, "attention.layer_norm_rms_epsilon"),
         ({"attention.layer_norm_rms_epsilon": -1.0}, "attention.layer_norm_rms_epsilon"),
         ({"expert_weights_scale": float("nan")}, "expert_weights_scale"),
@@ -155,6 +179,25 @@ def test_numbers_that_contradict_each_other_are_refused(changes, thing):
 def test_sound_settings_that_this_version_does_not_know_are_unsupported(changes, message):
     with pytest.raises(UnsupportedError, match=message):
         model_config(metadata(**changes))
+
+
+def test_a_count_may_stand_once_for_each_block():
+    numbers = {
+        key: np.array([value] * 2, np.int32)
+        for key, value in {"expert_used_count": 2, "attention.head_count_kv": 1}.items()
+    }
+    config = model_config(metadata(**numbers))
+    assert (config.n_picks, config.n_kv_heads) == (2, 1)
+    for values, told in (
+        ([2, 3], "differs from layer to layer .2 to 3."),
+        ([2] * 3, "an array of 2;"),
+        ([], "an array of 2;"),
+        ([0, 0], "is 0"),
+    ):
+        with pytest.raises(FileError, match=rf"expert_used_count: .*{told}"):
+            model_config(metadata(expert_used_count=np.array(values, np.int32)))
+    with pytest.raises(FileError, match=r"block_count: .*an integer"):
+        model_config(metadata(block_count=np.array([2, 2], np.int32)))
 
 
 def test_an_unknown_architecture_names_those_that_are_known():
