@@ -14,6 +14,7 @@ from hotset.errors import InputError
 MAX_RECENT = 4096
 MAX_LOGIT_BIAS = 1024
 MAX_STOP = 64
+MAX_STOP_LENGTH = 1000
 # Below this temperature the most probable token is taken: the next one would need a logit within 1e-5 of it to count.
 GREEDY_BELOW = 1e-6
 
@@ -83,6 +84,8 @@ def _checked_stop(stop: object) -> tuple[str, ...]:
         raise InputError(f"stop must be a text or a list of texts, none of them empty, not {_shown(stop)}")
     if len(texts) > MAX_STOP:
         raise InputError(f"stop holds {len(texts)} texts; at most {MAX_STOP} are accepted")
+    if (longest := max(map(len, texts), default=0)) > MAX_STOP_LENGTH:
+        raise InputError(f"stop holds a text of {longest:,} characters; at most {MAX_STOP_LENGTH:,} are accepted")
     return tuple(texts)
 
 

@@ -140,19 +140,22 @@ def rope_keys(config: Config) -> dict[str, Any]:
             value=kind,
             hint="convert the model with llama.cpp's converter",
         )
-    keys |= {"rope.scaling.type": kind, "rope.scaling.factor": float(rope["factor"])}
+    factor: Any = rope.get("factor")
+    if not is_number(factor) or factor <= 0:
+        raise FileError(config.path, "rope_scaling.factor", f"is {factor!r}, but should be positive", value=factor)
+    keys |= {"rope.scaling.type": kind, "rope.scaling.factor": float(factor)}
     if kind == "yarn":
         original = rope.get("original_max_position_embeddings") or config.int("max_position_embeddings")
         keys |= {"rope.scaling.original_context_length": int(original)}
-        for name, key in (
-            ("beta_fast", "yarn_beta_fast"),
-            ("beta_slow", "yarn_beta_slow"),
-            ("attention_factor", "yarn_attn_factor"),
-        ):
+        for name in ("beta_fast", "beta_slow"):
             if rope.get(name) is not None:
-                keys[f"rope.scaling.{key}"] = float(rope[name])
+                keys[f"rope.scaling.yarn_{name}"] = float(rope[name])
         if rope.get("mscale_all_dim"):
             keys["rope.scaling.yarn_log_multiplier"] = 0.1 * float(rope["mscale_all_dim"])
+        if rope.get("attention_factor") is not None:
+            # A checkpoint gives the whole magnitude, GGUF files what multiplies the usual one.
+            usual = 1.0 if rope.get("mscale_all_dim") or factor <= 1 else 0.1 * math.log(factor) + 1
+            keys["rope.scaling.attn_factor"] = float(rope["attention_factor"]) / usual
     return keys
 
 

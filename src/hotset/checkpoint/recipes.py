@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from hotset.checkpoint.families import COMMON, ENDS, Family, Names, Outputs
-from hotset.checkpoint.shards import FP8_KINDS, FP8_SCALE, Shards
+from hotset.checkpoint.scales import (
+    FP8_KINDS,
+    FP8_SCALE,
+    PACKED,
+    PACKED_SCALES,
+    block_size,
+    check_scales,
+    is_scale,
+)  # fmt: skip
+from hotset.checkpoint.shards import Shards
 from hotset.checkpoint.values import Change, from_fp8, same, to_mxfp4_blocks
 from hotset.errors import FileError, UnsupportedError
 from hotset.gguf import TYPES_BY_NAME, GGMLType, TensorInfo
@@ -26,7 +35,6 @@ PREFIXES = re.compile(r"^(model\.)?(language_model\.)?(model\.)?")
 LEFT_OUT = re.compile(
     r"(^|\.)(rotary_emb\.inv_freq|visual\.|vision_tower\.|vision_model\.|multi_modal_projector\.|mtp\.)"
 )
-PACKED, PACKED_SCALES = "_blocks", "_scales"
 # What the engine wants in float32, whatever the checkpoint's format: small, and it decides much.
 FLOATS = re.compile(
     r"\.(ffn_gate_inp|ffn_gate_inp_shexp|ssm_conv1d|shortconv\.conv)\.weight$|_norm\.|\.bias$|\.ssm_a$|_sinks\."
@@ -58,9 +66,10 @@ def recipes(shards: Shards, family: Family, config: Config) -> dict[str, Recipe]
     unknown = []
     n_layers = config.int("num_hidden_layers")
     for source in shards.stored:
-        if LEFT_OUT.search(source) or _belongs_to_another(source, shards):
+        if LEFT_OUT.search(source) or is_scale(source, shards):
             continue
-        found = _pieces(source, family, n_layers)
+        is_lone = source.endswith((FP8_SCALE, PACKED_SCALES))
+        found = None if is_lone else _pieces(source, family, n_layers)
         if found is None:
             unknown.append(source)
         for piece in found or ():
@@ -70,14 +79,6 @@ def recipes(shards: Shards, family: Family, config: Config) -> dict[str, Recipe]
             shards.folder, "tensors", f"not known of {family.architecture}: {', '.join(unknown[:12])}", value=unknown
         )
     return {name: _recipe(name, parts, shards, config) for name, parts in pieces.items()}
-
-
-def _belongs_to_another(source: str, shards: Shards) -> bool:
-    """Scales are read with what they scale."""
-    for own, other in ((FP8_SCALE, ""), (PACKED_SCALES, PACKED)):
-        if source.endswith(own) and source.removesuffix(own) + other in shards.stored:
-            return True
-    return False
 
 
 def _pieces(source: str, family: Family, n_layers: int) -> list[_Piece] | None:
@@ -128,7 +129,15 @@ def _recipe(name: str, parts: list[_Piece], shards: Shards, config: Config) -> R
     if len(shapes) > 1:
         raise FileError(shards.folder, name, f"its experts differ in shape: {sorted(shapes)}", value=sorted(shapes))
     shape = (len(parts), *shapes.pop()) if stacked else shapes.pop()
-    kind = _kind(name, parts[0].source, shape, shards)
+    for piece in parts:
+        check_scales(piece.source, shards, config)
+    kinds = {_kind(name, piece.source, shape, shards) for piece in parts}
+    if len(kinds) > 1:
+        formats = sorted(kind.name for kind in kinds)
+        raise FileError(
+            shards.folder, name, f"its experts differ in number format: {', '.join(formats)}", value=formats
+        )
+    kind = kinds.pop()
     info = TensorInfo(name, shape, kind, math.prod(shape[:-1]) * kind.row_bytes(shape[-1]), 0, 0)
     return Recipe(info, tuple(piece.source for piece in parts), parts[0].change, stacked)
 
@@ -174,5 +183,4 @@ def _values(source: str, shards: Shards, config: Config) -> torch.Tensor:
     values = shards.read(source)
     if source + FP8_SCALE not in shards.stored:
         return values
-    block = config.get("quantization_config", {}).get("weight_block_size", [128, 128])
-    return from_fp8(values, shards.read(source + FP8_SCALE), (int(block[0]), int(block[1])))
+    return from_fp8(values, shards.read(source + FP8_SCALE), block_size(config))

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     import torch
 
 INDEX = "model.safetensors.index.json"
-# A number format of its own that stands beside its scales under these endings.
-FP8_SCALE = "_scale_inv"
-FP8_KINDS = ("F8_E4M3", "F8_E5M2")
 
 
 @dataclass(frozen=True)
@@ -30,19 +27,26 @@ class Stored:
 class Shards:
     """Opens every file of a checkpoint; `stored` lists the tensors, `read` brings one in.
 
-    Raises FileError: no file, one that the index names is missing, one is damaged, a tensor stands twice.
+    Raises FileError: no file, one that the index names is missing, one is damaged, a tensor stands twice or not where the index says.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.paths = _paths(folder)
+        index = _index(folder)
+        self.paths = _paths(folder, index)
         self._files: dict[str, Any] = {}
         self.stored: dict[str, Stored] = {}
+        where: dict[str, str] = {}
         for path in self.paths:
             for name, entry, file in _entries(path):
                 if name in self.stored:
                     raise FileError(path, name, "this tensor stands in two files of the checkpoint", value=name)
                 self.stored[name], self._files[name] = entry, file
+                where[name] = path.name
+        if index is not None and (wrong := sorted(n for n in {*index, *where} if index.get(n) != where.get(n))):
+            raise FileError(
+                folder, INDEX, f"does not say where these tensors are: {', '.join(wrong[:12])}", value=wrong
+            )
 
     def read(self, name: str) -> torch.Tensor:
         """Return a tensor as stored."""
@@ -55,19 +59,29 @@ class Shards:
         return sum(path.stat().st_size for path in self.paths)
 
 
-def _paths(folder: Path) -> tuple[Path, ...]:
-    index = folder / INDEX
-    if not index.exists():
+def _index(folder: Path) -> dict[str, str] | None:
+    """The file of each tensor as the index has it, None where there is no index."""
+    path = folder / INDEX
+    if not path.exists():
+        return None
+    try:
+        found = dict(json.loads(path.read_bytes())["weight_map"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise FileError(path, "weight_map", "cannot be read", hint="download the file again") from error
+    if not all(isinstance(file, str) for file in found.values()):
+        raise FileError(path, "weight_map", "names what is no file", hint="download the file again")
+    return found
+
+
+def _paths(folder: Path, index: dict[str, str] | None) -> tuple[Path, ...]:
+    if index is None:
         found = tuple(sorted(folder.glob("*.safetensors")))
         if not found:
             raise FileError(
                 folder, "model", "holds no .safetensors file", hint="give a folder with config.json and its weights"
             )
         return found
-    try:
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise FileError(index, "weight_map", "cannot be read", hint="download the file again") from error
+    names = sorted(set(index.values()))
     missing = [name for name in names if Path(name).name != name or not (folder / name).is_file()]
     if missing:
         raise FileError(

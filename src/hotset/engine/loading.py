@@ -22,7 +22,7 @@ from hotset.host.threads import checked_threads
 from hotset.model import model_config
 from hotset.model.batch import MAX_ROWS
 from hotset.model.device_support import missing_on_device
-from hotset.model.experts import expert_blocks, expert_layouts, expert_tensors, layer_tensors
+from hotset.model.experts import dense_bytes, expert_blocks, expert_layouts, expert_tensors, layer_tensors
 from hotset.model.kv import KVTypes
 from hotset.model.loading import load_weights, resolved
 from hotset.model.tensors import Tensors
@@ -135,9 +135,8 @@ class Source:
 
     @property
     def dense_bytes(self) -> int:
-        """File bytes of everything that is no expert."""
-        experts = expert_tensors(self.file, self.config)
-        return sum(t.n_bytes for t in self.file.tensors.values() if t.name not in experts)
+        """File bytes of everything that is read and no expert."""
+        return dense_bytes(self.file, self.config)
 
     def shape(self, n_slots: tuple[int, ...]) -> CacheShape:
         span_bytes = tuple(s.n_bytes for s in self.spans)
@@ -159,7 +158,7 @@ class Source:
             for name in layer_tensors(file, config, layer):
                 file.let_go(name)
 
-        whole = file.total_bytes - self.dense_bytes
+        whole = sum(file.tensors[name].n_bytes for name in expert_tensors(file, config))
         fill(
             bank,
             Reader(blocks, let_go),

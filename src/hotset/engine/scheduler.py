@@ -182,7 +182,11 @@ class Scheduler:
         while self._waiting and (idle := [lane for lane in self._lanes if lane.work is None]):
             with self._changed:
                 job, submitted = self._waiting.popleft()
-            work = Work(job, self.engine, self.n_ctx, submitted)
+            try:
+                work = Work(job, self.engine, self.n_ctx, submitted)
+            except HotsetError as error:  # of this job alone
+                self._tell_end(job, Failed(error))
+                continue
             work.awaited = self._worth_waiting(job.prompt)
             lane = choose_lane(idle, self._sequences.tokens, job.prompt)
             lane.work = work

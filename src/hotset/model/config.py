@@ -23,7 +23,7 @@ class ModelConfig:
     """Sizes and rules of one model; `n_ctx_train` is the context it was made for.
 
     Embeddings are multiplied by `embedding_scale`, logits by `logit_scale` and then bounded by `logit_softcap` (0: not). `output_norm` names
-    the tensors of the last norm. `ignored` are tensors (by their name within a layer) that a file may hold and this model does not read.
+    the tensors of the last norm. `ignored` are tensors (by their name within a layer) that a layer with experts may hold and does not read.
     """
 
     architecture: str

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hotset.errors import UnsupportedError
+from hotset.model.tensors import skipped_tensors
 from hotset.quant.layout import Bytes, MatrixLayout, SpanLayout
 
 if TYPE_CHECKING:
@@ -60,6 +61,12 @@ def layer_tensors(file: ModelFile, config: ModelConfig, index: int) -> set[str]:
 def expert_tensors(file: ModelFile, config: ModelConfig) -> set[str]:
     """The names of all tensors that hold experts."""
     return {name for i in range(len(config.expert_layers)) for name in layer_tensors(file, config, i)}
+
+
+def dense_bytes(file: ModelFile, config: ModelConfig) -> int:
+    """File bytes of everything that is read and no expert."""
+    others = expert_tensors(file, config) | skipped_tensors(file, config)
+    return sum(info.n_bytes for name, info in file.tensors.items() if name not in others)
 
 
 def expert_blocks(file: ModelFile, config: ModelConfig, index: int, role: str) -> Bytes:

@@ -31,13 +31,23 @@ class Keys:
         self.arch = metadata.arch
 
     def count(self, key: str, default: int | None = None) -> int:
-        """A count from 1 on; where it may be left out the default must be one too."""
-        value = self.arch.int(key) if default is None else self.arch.int(key, default)
-        return self._checked(key, value, low=1)
+        """A count from 1 on; where it may be left out the default must be one too. A file may write it once for each block."""
+        return self._checked(key, self._one_for_all(key, default), low=1)
 
     def number(self, key: str, default: int = 0) -> int:
         """A count that may be 0."""
-        return self._checked(key, self.arch.int(key, default), low=0)
+        return self._checked(key, self._one_for_all(key, default), low=0)
+
+    def _one_for_all(self, key: str, default: int | None) -> int:
+        if key != "block_count" and isinstance(self.arch.get(key), np.ndarray):
+            values = sorted(set(self.arch.ints(key, self.n_blocks)))
+            if len(values) > 1:
+                raise UnsupportedError(
+                    self.arch.path, key, f"differs from layer to layer ({values[0]} to {values[-1]})", value=values,
+                    hint="this version wants one number for all layers here",
+                )  # fmt: skip
+            return values[0]
+        return self.arch.int(key) if default is None else self.arch.int(key, default)
 
     def _checked(self, key: str, value: int, low: int) -> int:
         if not low <= value < 2**31:
@@ -64,7 +74,15 @@ class Keys:
 
     @cached_property
     def n_layers(self) -> int:
-        return self.n_blocks - self.number("nextn_predict_layers")
+        n_more = self.number("nextn_predict_layers")
+        if n_more >= self.n_blocks:
+            raise FileError(
+                self.arch.path,
+                "nextn_predict_layers",
+                f"{n_more} of {self.n_blocks} blocks leave no layer",
+                value=n_more,
+            )
+        return self.n_blocks - n_more
 
     @cached_property
     def d_model(self) -> int:
@@ -178,11 +196,9 @@ class Keys:
             raise FileError(
                 self.arch.path, "rope.dimension_count", f"{n_rotated} of {width} dimensions", value=n_rotated
             )
+        if not theta > 0:
+            raise FileError(self.arch.path, "rope.freq_base", f"is {theta}, which should be positive", value=theta)
         kind, factor = self._scaling()
-        if not (factor > 0 and theta > 0):
-            raise FileError(
-                self.arch.path, "rope.freq_base", f"theta {theta}, factor {factor}: both must be positive", value=theta
-            )
         magnitude = self.positive("rope.scaling.attn_factor", 1.0)
         yarn = self._yarn() if kind == "yarn" else None
         tensors = FREQUENCIES if factors else ()
@@ -203,7 +219,8 @@ class Keys:
         return Rope(rope.theta, rope.n_rotated, 1.0, pairs, None, rope.magnitude, LONG_SHORT, short)
 
     def _scaling(self) -> tuple[str, float]:
-        kind = self.arch.str("rope.scaling.type", "none")
+        """How positions are stretched and by what factor; a factor without a kind is linear, and older files call it scale_linear."""
+        kind = self.arch.str("rope.scaling.type", "linear")
         if kind not in SCALINGS:
             raise UnsupportedError(
                 self.arch.path,
@@ -212,7 +229,9 @@ class Keys:
                 value=kind,
                 hint=f"this version knows {', '.join(SCALINGS)}",
             )
-        return kind, self.arch.float("rope.scaling.factor", 1.0) if kind in ("linear", "yarn") else 1.0
+        if kind not in ("linear", "yarn"):
+            return kind, 1.0
+        return kind, self.positive("rope.scaling.factor", self.positive("rope.scale_linear", 1.0))
 
     def _yarn(self) -> Yarn:
         return Yarn(
@@ -224,7 +243,7 @@ class Keys:
 
     def _yarn_magnitude(self, factor: float) -> float:
         """DeepSeek writes 0.1 mscale_all_dim as yarn_log_multiplier and puts the magnitude into the scores' scale instead."""
-        return 1.0 if "rope.scaling.yarn_log_multiplier" in self.arch else yarn_magnitude(factor)
+        return 1.0 if self.arch.float("rope.scaling.yarn_log_multiplier", 0.0) else yarn_magnitude(factor)
 
     def latent_score_factor(self) -> float:
         """What yarn makes of the scores' scale in files with a yarn_log_multiplier: (0.1 mscale_all_dim ln(factor) + 1)^2."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -82,14 +83,9 @@ class Tensors:
         return np.ascontiguousarray(values).reshape(shape)
 
     def finish(self, config: ModelConfig) -> None:
-        """UnsupportedError where tensors are left that no part of the model took; those of speculative layers are left out."""
-        ignored = "|".join(re.escape(name) for name in config.ignored)
-        speculative = "|".join(str(i) for i in self._blocks_from(config.n_layers))
-        # Scales of activations serve products of four-bit floats with four-bit floats, which are not taken here.
-        skipped = rf".*\.input_scale|blk\.\d+\.(nextn\..*|{ignored or 'nextn'})" + (
-            rf"|blk\.({speculative})\..*" if speculative else ""
-        )
-        left = sorted(name for name in self._left if not re.fullmatch(skipped, name))
+        """UnsupportedError where tensors are left that no part of the model took, but for those that are skipped."""
+        skipped = skipped_tensors(self.file, config)
+        left = sorted(self._left - skipped)
         if left:
             raise UnsupportedError(
                 self.file.path,
@@ -98,8 +94,24 @@ class Tensors:
                 value=left,
                 hint="the file may be of a variant that this version does not know",
             )
+        if strays := sorted(name for name in skipped if ".nextn." in name and not further_blocks(self.file, config)):
+            warnings.warn(
+                f"{self.file.path}: nextn_predict_layers is 0, so tensors for predicting further tokens are not used: "
+                f"{', '.join(strays[:3])}{' and more' if len(strays) > 3 else ''}",
+                stacklevel=2,
+            )
 
-    def _blocks_from(self, n_layers: int) -> Sequence[int]:
-        """Blocks that are no layers of the model: those for predicting further tokens."""
-        n_blocks = self.file.metadata.arch.int("block_count", n_layers)
-        return range(n_layers, min(n_blocks, n_layers + 64))
+
+def further_blocks(file: ModelFile, config: ModelConfig) -> Sequence[int]:
+    """Blocks that are no layers of the model: those for predicting further tokens."""
+    n_blocks = file.metadata.arch.int("block_count", config.n_layers)
+    return range(config.n_layers, min(n_blocks, config.n_layers + 64))
+
+
+def skipped_tensors(file: ModelFile, config: ModelConfig) -> set[str]:
+    """The names of tensors that a file may hold and nothing reads: for predicting further tokens, and what the architecture ignores."""
+    further = "|".join(str(i) for i in further_blocks(file, config))
+    # Scales of activations serve products of four-bit floats with four-bit floats, which are not taken here.
+    pattern = r".*\.input_scale|blk\.\d+\.nextn\..*" + (rf"|blk\.({further})\..*" if further else "")
+    ignored = {f"blk.{i}.{name}" for i in config.expert_layers for name in config.ignored}
+    return {name for name in file.tensors if name in ignored or re.fullmatch(pattern, name)}

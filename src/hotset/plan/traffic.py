@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hotset.model.experts import expert_tensors
+from hotset.model.experts import dense_bytes
 from hotset.model.kv import DEFAULT
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ class Traffic:
 
 def traffic(file: ModelFile, config: ModelConfig, spans: tuple[SpanLayout, ...]) -> Traffic:
     """The bytes of a model: dense weights as they lie in the file, experts as they lie in the bank."""
-    experts = expert_tensors(file, config)
-    dense = sum(t.n_bytes for t in file.tensors.values() if t.name not in experts)
+    dense = dense_bytes(file, config)
     embedding = file.tensors["token_embd.weight"]
     unread = embedding.n_bytes - embedding.row_bytes if "output.weight" in file.tensors else 0
     span_bytes = [s.n_bytes for s in spans]

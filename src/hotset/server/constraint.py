@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,10 @@ UNKNOWN_KEYS = re.compile(r'Unimplemented keys: \["([^"]*)"')
 NAMED = ("properties", "patternProperties", "$defs", "definitions")
 LISTED = ("anyOf", "oneOf", "allOf", "prefixItems")
 SINGLE = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
+
+# What is said of texts, and how many of these are tried one by one to find the one that is wrong.
+TEXTUAL = ("pattern", "format")
+MAX_TRIED = 200
 
 
 class Constraint:
@@ -89,7 +94,7 @@ class SchemaMask:
             return None
         found = np.frombuffer(self._matcher.compute_bitmask(), np.int32)
         if self._matcher.is_error():
-            raise HotsetError(f"the schema cannot be followed any further: {first_line(self._matcher.get_error())}")
+            raise HotsetError(f"the schema cannot be followed any further: {brief_problem(self._matcher.get_error())}")
         words = np.zeros(self._n_words, np.int32)  # ids past the tokenizer's are never allowed
         n = min(len(found), self._n_words)
         words[:n] = found[:n]
@@ -153,17 +158,36 @@ def matcher_problem(matcher: LLMatcher) -> str | None:
 
 
 def schema_error(schema: Any, field: str, problem: str) -> ApiError:
-    """A 400 with the place in the schema of the keyword that `problem` names."""
+    """A 400 with the place in the schema of the keyword that `problem` is about."""
     unknown = UNKNOWN_KEYS.search(problem)
-    if unknown is None:
-        return bad_request(f"{field}: {first_line(problem)}", field)
-    keyword = unknown[1]
-    path = next((path for path, part in subschemas(schema, "$") if keyword in part), "$")
-    return bad_request(f"{field}: at {path} the keyword {keyword!r} is not supported; leave it out", field)
+    if unknown is not None:
+        keyword = unknown[1]
+        path = next((path for path, part in subschemas(schema, "$") if keyword in part), "$")
+        return bad_request(f"{field}: at {path} the keyword {keyword!r} is not supported; leave it out", field)
+    found = next(unsound_strings(schema), None)
+    if found is not None:
+        path, keyword, reason = found
+        return bad_request(f"{field}: at {path} the keyword {keyword!r} cannot be followed: {reason}", field)
+    return bad_request(f"{field}: {brief_problem(problem)}", field)
 
 
-def first_line(text: str) -> str:
-    return text.strip().partition("\n")[0][:300]
+def unsound_strings(schema: Any) -> Iterator[tuple[str, str, str]]:
+    """Path, keyword and reason of every pattern and format that is not known even by itself; of a large schema, among the first."""
+    from llguidance import LLMatcher
+
+    alone = ((path, part, keyword) for path, part in subschemas(schema, "$") for keyword in TEXTUAL if keyword in part)
+    for path, part, keyword in islice(alone, MAX_TRIED):
+        grammar = LLMatcher.grammar_from_json_schema(json.dumps({"type": "string", keyword: part[keyword]}))
+        is_wrong, messages = LLMatcher.validate_grammar_with_warnings(grammar)
+        if is_wrong:
+            yield path, keyword, brief_problem(messages[0])
+
+
+def brief_problem(text: str) -> str:
+    """What is wrong in one line; parsers of patterns draw the place first and name the error at the end."""
+    first, *rest = text.strip().splitlines() or [""]
+    named = next((line.removeprefix("error: ") for line in rest if line.startswith("error: ")), first)
+    return named[:300]
 
 
 def subschemas(schema: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import codecs
 from typing import TYPE_CHECKING
 
+from hotset.config import MAX_STOP_LENGTH
 from hotset.errors import InputError
 from hotset.text.tokenizer import TokenBytes, Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-MAX_STOP_LENGTH = 1000
 
 
 class Detokenizer:

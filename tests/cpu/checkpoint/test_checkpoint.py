@@ -12,6 +12,7 @@ from hotset.checkpoint.config import Config
 from hotset.checkpoint.values import delta_part, from_fp8, pairs_together, to_mxfp4_blocks
 from hotset.errors import FileError, UnsupportedError
 from hotset.gguf import GGUFFile
+from hotset.model import model_config
 from hotset.quant.formats import FORMATS
 
 CONFIG = {
@@ -146,3 +147,117 @@ def test_what_is_wrong_is_named(tmp_path):
     (folder / "config.json").write_text("[")
     with pytest.raises(FileError, match="JSON"):
         open_model(folder)
+
+
+QUERY = LAYER + "self_attn.q_proj.weight"
+FP8 = CONFIG | {"quantization_config": {"quant_method": "fp8", "weight_block_size": [16, 8]}}
+
+
+@pytest.mark.parametrize(
+    ("scale", "told"),
+    [
+        (None, "scales of .*q_proj.weight are missing"),
+        (torch.ones(2, 3), r"has the shape \[2, 3\], .* needs \[2, 4\]"),
+        (torch.ones(32, 32), r"has the shape \[32, 32\]"),
+        (torch.ones(2, 4, dtype=torch.uint8), "stored as U8, not F32"),
+    ],
+    ids=["missing", "too few", "too many", "no floats"],
+)
+def test_scales_that_do_not_fit_are_named(tmp_path, scale, told):
+    stored = tensors() | {QUERY: torch.randn(32, 32).to(torch.float8_e4m3fn)}
+    stored |= {} if scale is None else {QUERY + "_scale_inv": scale}
+    with pytest.raises(FileError, match=r"q_proj\.weight_scale_inv: .*" + told):
+        open_model(write(tmp_path / "m", stored, FP8))
+
+
+def test_scales_without_what_they_scale_are_named(tmp_path):
+    stored = tensors() | {QUERY + "_scale_inv": torch.ones(2, 4)}
+    stored.pop(QUERY)
+    with pytest.raises(UnsupportedError, match=r"q_proj\.weight_scale_inv"):
+        open_model(write(tmp_path / "m", stored, FP8))
+
+
+@pytest.mark.parametrize("size", [[128], [0, 8], ["a", 8], 128])
+def test_a_block_size_that_is_none_is_named(tmp_path, size):
+    config = CONFIG | {"quantization_config": {"weight_block_size": size}}
+    stored = tensors() | {QUERY: torch.randn(32, 32).to(torch.float8_e4m3fn), QUERY + "_scale_inv": torch.ones(2, 4)}
+    with pytest.raises(FileError, match="weight_block_size"):
+        open_model(write(tmp_path / "m", stored, config))
+
+
+def test_experts_of_different_number_formats_are_an_error(tmp_path):
+    name = LAYER + "mlp.experts.1.up_proj.weight"
+    stored = tensors()
+    stored[name] = stored[name].float()
+    with pytest.raises(FileError, match=r"blk\.0\.ffn_up_exps.*: its experts differ in number format: BF16, F32"):
+        open_model(write(tmp_path / "m", stored))
+
+
+def test_index_and_files_must_agree(tmp_path):
+    folder = write(tmp_path / "m", tensors(), shards=2)
+    index = folder / "model.safetensors.index.json"
+    where = json.loads(index.read_text())["weight_map"]
+    first, second = sorted(set(where.values()))
+    name = min(n for n, file in where.items() if file == first)
+    for changed in (
+        {**where, name: second},
+        {**where, "model.lost": first},
+        {n: f for n, f in where.items() if n != name},
+    ):
+        index.write_text(json.dumps({"weight_map": changed}))
+        with pytest.raises(
+            FileError, match=r"index\.json: does not say where these tensors are: (model\.lost|lm_head)"
+        ):
+            open_model(folder)
+    for damaged in ('{"weight_map": [1]}', '{"weight_map": {"a": 1}}', "{}", "[" * 100_000, "\xff"):
+        index.write_text(damaged, "latin-1")
+        with pytest.raises(FileError, match="weight_map"):
+            open_model(folder)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        (2**60).to_bytes(8, "little") + b"{}",
+        b"",
+        b"\x02\0\0\0\0\0\0\0[]",
+        {"a": [0, 8], "b": [4, 12]},
+        {"a": [0, 8], "b": [8, 2**63]},
+        {"a": [8, 0]},
+    ],
+    ids=["2^60", "empty", "no object", "overlap", "beyond the end", "backwards"],
+)
+def test_damaged_files_are_named(tmp_path, header):
+    folder = write(tmp_path / "m", tensors())
+    if isinstance(header, dict):
+        entries = {n: {"dtype": "F32", "shape": [2], "data_offsets": offsets} for n, offsets in header.items()}
+        text = json.dumps(entries).encode()
+        header = len(text).to_bytes(8, "little") + text + bytes(12)
+    (folder / "model-00001-of-00001.safetensors").write_bytes(header)
+    with pytest.raises(FileError, match=r"model-00001-of-00001\.safetensors: file: .*damaged"):
+        open_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("more", "magnitude"),
+    [
+        ({}, 1.1386),
+        ({"attention_factor": 1.25}, 1.25),
+        ({"mscale": 1.0, "mscale_all_dim": 1.0}, 1),
+        ({"attention_factor": None}, 1.1386),
+    ],
+    ids=str,
+)
+def test_yarn_has_the_magnitude_that_the_config_gives(tmp_path, more, magnitude):
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, **more}
+    file = open_model(write(tmp_path / "m", tensors(), CONFIG | {"rope_scaling": scaling}))
+    rope = model_config(file.metadata).rope
+    assert (rope.factor, rope.yarn.n_ctx_original) == (4, 16)
+    assert rope.magnitude == pytest.approx(magnitude, abs=5e-5)
+
+
+@pytest.mark.parametrize("factor", [None, 0, -1.0, "4", [4.0], True])
+def test_a_stretch_without_a_factor_is_named(tmp_path, factor):
+    config = CONFIG | {"rope_scaling": {"rope_type": "linear", "factor": factor}}
+    with pytest.raises(FileError, match=r"rope_scaling\.factor"):
+        open_model(write(tmp_path / "m", tensors(), config))

@@ -234,6 +234,7 @@ def test_the_defaults_are_llama_cpps():
         ("stop", 1, "1"),
         ("stop", ["a", ""], "none of them empty"),
         ("stop", ["x"] * 65, "at most 64"),
+        ("stop", ["x", "y" * 5000], "5,000 characters"),
         ("logit_bias", [1], "map token ids"),
         ("logit_bias", {"1": 1}, "'1'"),
         ("logit_bias", {-1: 1}, "-1"),

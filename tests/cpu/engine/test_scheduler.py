@@ -239,6 +239,15 @@ def test_an_error_of_one_job_is_its_own():
     assert len(good.heard.tokens) == 5
 
 
+def test_a_job_that_cannot_begin_is_an_error_of_its_own():
+    s = scheduler()
+    bad, good = job(prompt(3), 5), job(prompt(3, 900), 5)
+    object.__setattr__(bad.params, "stop", ("",))  # past the check of settings
+    run(s, bad, good)
+    assert isinstance(bad.heard.end.error, InputError)
+    assert len(good.heard.tokens) == 5
+
+
 def test_a_stop_string_ends_the_answer_and_is_not_told():
     whole = job(prompt(3), 12)
     run(scheduler(), whole)

@@ -66,6 +66,17 @@ def test_integer_products_are_those_of_the_quantised_rows_with_the_same_bits_at_
             assert np.array_equal(bits(other), bits(found[0])), level
 
 
+@INTEGER
+def test_one_large_value_among_small_ones_is_kept(fmt, product):
+    cols = columns(fmt)[-1]
+    p = product(fmt, 37, cols, random_blocks(fmt, 37, cols, seed=1))
+    x = np.random.default_rng(2).normal(0, 1e-2, (3, cols)).astype(np.float32)
+    x[:, 77] = 1e4
+    exact = x.astype(np.float64) @ p.values.T
+    found = p(quantized(x, integers=True), dot.INTEGER, levels()[0])[:, :37]
+    assert np.linalg.norm(found - exact) <= 1e-2 * np.linalg.norm(exact)
+
+
 def bare_quants(fmt, rows: int, cols: int, byte: int | None) -> np.ndarray:
     """Blocks whose scales are 1 and minima 0; quants random, or all bytes of the quants `byte`."""
     fields = random_fields(fmt, rows, cols, seed=3)

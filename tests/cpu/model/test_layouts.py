@@ -8,6 +8,10 @@ import pytest
 import hotset
 from hotset.errors import FileError, UnsupportedError
 from hotset.gguf import GGUFWriter, open_gguf
+from hotset.model import model_config
+from hotset.model.experts import expert_blocks, expert_layouts
+from hotset.model.tensors import Tensors
+from hotset.plan.traffic import traffic
 from samples import TinyMoE
 
 TOKENS = list(range(3, 15))
@@ -122,18 +126,68 @@ def test_a_dense_model_is_one_with_a_single_expert(tmp_path, mode):
     assert (stats.active, stats.reason) == (False, "the model has no experts")
 
 
-def test_blocks_that_predict_further_tokens_are_skipped(tiny, tmp_path):
+def memory_of(path):
+    """Bytes of dense tensors and of experts, as plan and engine count them, and the bytes of the bank."""
+    with open_gguf(path) as file:
+        config = model_config(file.metadata)
+        found = traffic(file, config, expert_layouts(Tensors(file), config))
+    engine = hotset.load(path, device="cpu")
+    return found, engine.memory, engine.runner.model.bank.n_bytes
+
+
+NEXTN = "blk.2.nextn.eh_proj.weight"
+
+
+@pytest.mark.parametrize("kept", ["all", "part", "none"])
+def test_blocks_that_predict_further_tokens_are_skipped(tiny, tmp_path, kept):
     def with_one_more(name, data, shape):
         copies = {name: (data, shape)}
-        if name.startswith("blk.1."):
+        if kept == "all" and name.startswith("blk.1."):
             copies |= {name.replace("blk.1.", "blk.2."): (data, shape)}
-        if name == "blk.1.attn_norm.weight":
+        if kept != "none" and name == "blk.1.attn_norm.weight":
             copies["blk.2.nextn.enorm.weight"] = (data, shape)
         return copies
 
     keys = {"block_count": 3, "nextn_predict_layers": 1}
     other = rewritten(tiny, tmp_path / "more.gguf", with_one_more, leave_out=("block_count",), extra=keys)
     assert same_bits(logits(other, "fast"), logits(tiny, "fast"))
+    assert memory_of(other) == memory_of(tiny)
+
+
+def test_tensors_for_further_tokens_that_no_key_speaks_of_are_left_with_a_warning(tiny, tmp_path):
+    def with_strays(name, data, shape):
+        return {name: (data, shape)} | ({NEXTN: (data, shape)} if name == "output_norm.weight" else {})
+
+    other = rewritten(tiny, tmp_path / "stray.gguf", with_strays)
+    with pytest.warns(UserWarning, match=r"nextn_predict_layers is 0.*blk\.2\.nextn\.eh_proj\.weight"):
+        found = logits(other, "fast")
+    assert same_bits(found, logits(tiny, "fast"))
+
+
+def test_layers_may_differ_in_their_layout(tiny, tmp_path):
+    def first_layer_alone(name, data, shape):
+        return one_by_one(name, data, shape) if name.startswith("blk.0.") else {name: (data, shape)}
+
+    def one_role_alone(name, data, shape):
+        return one_by_one(name, data, shape) if "ffn_down" in name else {name: (data, shape)}
+
+    for change in (first_layer_alone, one_role_alone):
+        assert same_bits(logits(rewritten(tiny, tmp_path / "mixed.gguf", change), "fast"), logits(tiny, "fast"))
+
+
+def test_gate_stands_before_up_in_one_tensor(tmp_path):
+    fused = {"blk.0.ffn_gate_up_exps.weight": np.repeat(np.float32([1, 2]), 32 * 64).reshape(1, 64, 64).repeat(8, 0)}
+    path = tmp_path / "fused.gguf"
+    writer = GGUFWriter(path, "qwen3moe")
+    for key, value in TinyMoE(n_layers=1).metadata().items():
+        writer.metadata(f"qwen3moe.{key}", value)
+    for name, values in fused.items():
+        writer.tensor(name, values)
+    writer.write()
+    with open_gguf(path) as file:
+        config = model_config(file.metadata)
+        gate, up = (expert_blocks(file, config, 0, role).view(np.float32) for role in ("gate", "up"))
+    assert (gate.size, set(gate.tolist()), up.size, set(up.tolist())) == (8 * 32 * 64, {1.0}, 8 * 32 * 64, {2.0})
 
 
 def test_all_tensors_that_no_part_of_a_model_takes_are_named(tiny, tmp_path):

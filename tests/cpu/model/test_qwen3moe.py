@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hotset.errors import FileError, UnsupportedError
 from hotset.gguf import Metadata
 from hotset.model import ARCHITECTURES, model_config
 from hotset.model.config import architecture
+from hotset.model.keys import Keys
 from hotset.model.rope import Rope
 from samples import TinyMoE
 
@@ -52,9 +54,74 @@ def test_what_a_file_may_leave_out_has_the_defaults_of_llama_cpp():
     assert config.rope == Rope(theta=10000.0, n_rotated=16)
 
 
-def test_rope_scaling_divides_positions_only_where_the_file_says_linear():
-    assert model_config(metadata(**{"rope.scaling.type": "linear", "rope.scaling.factor": 4.0})).rope.factor == 4
-    assert model_config(metadata(**{"rope.scaling.type": "none", "rope.scaling.factor": 4.0})).rope.factor == 1
+@pytest.mark.parametrize(
+    ("keys", "factor"),
+    [
+        ({}, 1),
+        ({"scaling.type": "none", "scaling.factor": 4.0}, 1),
+        ({"scaling.type": "linear", "scaling.factor": 4.0}, 4),
+        ({"scaling.factor": 4.0}, 4),
+        ({"scale_linear": 4.0}, 4),
+        ({"scale_linear": 2.0, "scaling.factor": 4.0}, 4),
+        ({"scaling.type": "linear"}, 1),
+        ({"scaling.type": "linear", "scaling.factor": 0.0}, 1),
+    ],
+    ids=str,
+)
+def test_positions_are_divided_by_the_factor_unless_the_file_says_none(keys, factor):
+    rope = model_config(metadata(**{f"rope.{key}": value for key, value in keys.items()})).rope
+    assert (rope.factor, rope.magnitude, rope.yarn) == (factor, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "renormalise", "scale"),
+    [
+        ("qwen3moe", {}, True, 1),
+        ("olmoe", {}, False, 1),
+        ("qwen3moe", {"expert_weights_norm": False}, False, 1),
+        ("olmoe", {"expert_weights_norm": True}, True, 1),
+        ("qwen3moe", {"expert_weights_scale": 0.0}, True, 1),
+        ("qwen3moe", {"expert_weights_scale": 2.5}, True, 2.5),
+        ("olmoe", {"expert_weights_scale": 2.5}, False, 2.5),
+    ],
+)
+def test_the_files_word_on_pick_weights_stands_above_the_architectures(name, keys, renormalise, scale):
+    values = {
+        f"{name}.{key}": value for key, value in (TinyMoE().metadata() | {"feed_forward_length": 32} | keys).items()
+    }
+    router = model_config(Metadata(Path("tiny.gguf"), {"general.architecture": name, **values})).router
+    assert (router.renormalise, router.scale) == (renormalise, scale)
+
+
+@pytest.mark.parametrize(
+    ("keys", "magnitude"),
+    [
+        ({"factor": 4.0}, 1.1386),
+        ({"factor": 40.0}, 1.3689),
+        ({"factor": 40.0, "attn_factor": 0.5}, 1.3689 / 2),
+        ({"factor": 40.0, "yarn_log_multiplier": 0.0}, 1.3689),
+        ({"factor": 40.0, "yarn_log_multiplier": 0.1}, 1),
+        ({"factor": 1.0}, 1),
+        ({"factor": 0.0}, 1),
+        ({}, 1),
+    ],
+    ids=str,
+)
+def test_yarn_makes_scores_larger_once(keys, magnitude):
+    scaling = {f"rope.scaling.{key}": value for key, value in ({"type": "yarn"} | keys).items()}
+    rope = model_config(metadata(**scaling)).rope
+    assert rope.magnitude == pytest.approx(magnitude, abs=5e-5)
+    assert rope.yarn.n_ctx_original == 512
+
+
+@pytest.mark.parametrize(
+    ("kind", "multiplier", "factor"),
+    [("yarn", 0.1, 1.8739), ("yarn", 0.0707, 1.5896), ("yarn", 0.0, 1), ("linear", 0.1, 1)],
+)
+def test_scores_of_latents_are_larger_by_what_the_file_has_for_all_dimensions(kind, multiplier, factor):
+    scaling = {"type": kind, "factor": 40.0, "yarn_log_multiplier": multiplier}
+    keys = Keys(metadata(**{f"rope.scaling.{key}": value for key, value in scaling.items()}))
+    assert keys.latent_score_factor() == pytest.approx(factor, abs=5e-5)
 
 
 @pytest.mark.parametrize("key", sorted(REQUIRED))
@@ -81,7 +148,12 @@ def test_an_absurd_count_is_refused_with_its_key_and_value(key, value):
         ({"rope.freq_base": 0.0}, "rope.freq_base"),
         ({"rope.freq_base": -1.0}, "rope.freq_base"),
         ({"rope.freq_base": float("nan")}, "rope.freq_base"),
-        ({"rope.scaling.type": "linear", "rope.scaling.factor": 0.0}, "rope"),
+        ({"rope.scaling.type": "linear", "rope.scaling.factor": -4.0}, "rope.scaling.factor"),
+        ({"rope.scaling.type": "yarn", "rope.scaling.factor": [4.0, 8.0]}, "rope.scaling.factor"),
+        ({"nextn_predict_layers": 2}, "nextn_predict_layers"),
+        ({"expert_group_count": 8, "expert_group_used_count": 1}, "expert_group_used_count"),
+        ({"expert_group_count": 2, "expert_group_used_count": 3}, "expert_group_used_count"),
+        ({"expert_group_count": 3}, "expert_group_used_count"),
         ({"attention.layer_norm_rms_epsilon": float("inf")}, "attention.layer_norm_rms_epsilon"),
         ({"attention.layer_norm_rms_epsilon": -1.0}, "attention.layer_norm_rms_epsilon"),
         ({"expert_weights_scale": float("nan")}, "expert_weights_scale"),
@@ -107,6 +179,25 @@ def test_numbers_that_contradict_each_other_are_refused(changes, thing):
 def test_sound_settings_that_this_version_does_not_know_are_unsupported(changes, message):
     with pytest.raises(UnsupportedError, match=message):
         model_config(metadata(**changes))
+
+
+def test_a_count_may_stand_once_for_each_block():
+    numbers = {
+        key: np.array([value] * 2, np.int32)
+        for key, value in {"expert_used_count": 2, "attention.head_count_kv": 1}.items()
+    }
+    config = model_config(metadata(**numbers))
+    assert (config.n_picks, config.n_kv_heads) == (2, 1)
+    for values, told in (
+        ([2, 3], "differs from layer to layer .2 to 3."),
+        ([2] * 3, "an array of 2;"),
+        ([], "an array of 2;"),
+        ([0, 0], "is 0"),
+    ):
+        with pytest.raises(FileError, match=rf"expert_used_count: .*{told}"):
+            model_config(metadata(expert_used_count=np.array(values, np.int32)))
+    with pytest.raises(FileError, match=r"block_count: .*an integer"):
+        model_config(metadata(block_count=np.array([2, 2], np.int32)))
 
 
 def test_an_unknown_architecture_names_those_that_are_known():

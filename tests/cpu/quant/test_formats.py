@@ -8,6 +8,7 @@ from hotset.errors import InputError
 from hotset.quant.formats import FORMATS
 from hotset.quant.layout import GROUP, MatrixLayout, SpanLayout
 from hotset.quant.random import put_scales, random_blocks
+from samples import BY_NAME
 
 ALL = pytest.mark.parametrize("fmt", FORMATS.values(), ids=lambda f: f.name)
 
@@ -111,3 +112,12 @@ def test_spans_of_mixed_formats_align_each_matrix():
     for matrix, start, after in zip(mixed, span.starts, span.starts[1:], strict=False):
         assert 0 <= after - start - matrix.n_bytes < 64
     assert 0 <= span.n_bytes - span.starts[-1] - mixed[-1].n_bytes < 256
+
+
+def test_low_nibbles_of_mxfp4_are_the_first_half_of_a_block():
+    block = np.array([127, *(i | (15 - i) << 4 for i in range(16))], np.uint8)
+    layout = MatrixLayout(BY_NAME["MXFP4"], 1, 32)
+    values = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+    expected = [*values, *(-v for v in values), *(-v for v in reversed(values)), *reversed(values)]
+    assert layout.dequantize(layout.from_blocks(block))[0].tolist() == expected
+    assert expected[16:20] == [-6, -4, -3, -2]

@@ -153,6 +153,7 @@ def test_a_stop_text_ends_an_answer(demo):
         ("/v1/completions", {"prompt": []}, "prompt"),
         ("/v1/completions", {"prompt": [1.5]}, "prompt"),
         ("/v1/completions", {"prompt": "x", "stop": [""]}, "stop"),
+        ("/v1/completions", {"prompt": "x", "stop": "y" * 5000, "stream": True}, "stop"),
         ("/v1/completions", {"prompt": "x", "logit_bias": {"a": 1}}, "logit_bias"),
         ("/v1/completions", {"prompt": "x", "temperature": -1}, "temperature"),
         ("/v1/responses", {"input": "x", "previous_response_id": "resp_1"}, "previous_response_id"),

@@ -99,6 +99,36 @@ def test_an_unsupported_schema_is_refused_by_place_and_keyword(random, schema, p
 
 
 @pytest.mark.parametrize(
+    ("part", "keyword", "reason"),
+    [
+        ({"type": "string", "pattern": "(["}, "pattern", "unclosed"),
+        ({"type": "string", "pattern": "(?=a)b"}, "pattern", "look-around"),
+        ({"type": "string", "pattern": "^\\bx$"}, "pattern", "lookarounds"),
+        ({"type": "string", "pattern": 5}, "pattern", "string"),
+        ({"type": "string", "format": "no-such-format"}, "format", "no-such-format"),
+    ],
+    ids=str,
+)
+def test_a_pattern_that_is_none_is_named_with_its_place(random, part, keyword, reason):
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "string", "pattern": "a"}, "b": {"type": "array", "items": part}},
+    }
+    message = random.post("/v1/chat/completions", asked(schema), status=400)["error"]["message"]
+    assert f"at $.properties.b.items the keyword '{keyword}' cannot be followed: " in message
+    assert reason in message
+
+
+@pytest.mark.parametrize("pattern", ["^+[a-z]$", "^{2}[a-z]$"])
+def test_anchors_that_are_repeated_do_not_free_the_answer(random, pattern):
+    got = random.post("/v1/chat/completions", asked({"type": "string", "pattern": pattern}, n=3, seed=5))
+    for choice in got["choices"]:
+        text = json.loads(choice["message"]["content"])
+        assert len(text) == 1
+        assert "a" <= text <= "z"
+
+
+@pytest.mark.parametrize(
     "schema",
     [
         {"type": "strin"},
