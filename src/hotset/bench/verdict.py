@@ -19,6 +19,8 @@ HARDLY_REPEAT = 0.05
 IDLE_BUS = 0.10
 # From this share of a step, or of what the memory gives, on, that is what a run is bound by.
 BOUND = 0.5
+# Faster than its memory can be read a small model comes from the processor's caches.
+IN_CACHE = 1.1
 # A host that starts kernels one after the other keeps a core this busy.
 BUSY_CORE = 0.9
 OFF, STATIC = "the cache off", "static placement"
@@ -27,7 +29,7 @@ OFF, STATIC = "the cache off", "static placement"
 def verdicts(lines: Sequence[Line]) -> list[str]:
     """One sentence or more for each line, "" for prompts and for arms that others are held against."""
     found = [verdict(line, [other for other in lines if is_alike(line, other)]) for line in lines]
-    return [joined(text, bound(line)) for text, line in zip(found, lines, strict=True)]
+    return [joined(text, bound(line)) if text else "" for text, line in zip(found, lines, strict=True)]
 
 
 def is_alike(a: Line, b: Line) -> bool:
@@ -72,8 +74,10 @@ def bound(line: Line) -> str:
     misses = (r.fetch_ms or 0.0) * r.mean / 1e3
     if misses >= BOUND:
         return f"bound by the bus: misses take {percent_text(misses)} of the time"
-    if read >= BOUND:
+    if BOUND <= read <= IN_CACHE:
         return f"bound by memory: weights are read at {percent_text(read)} of its rate"
+    if read > IN_CACHE:
+        return f"bound by the processor, whose own caches hold the weights: {busy:.1f} CPU cores busy"
     if s.backend == "CPU":
         return f"bound by the CPU: {busy:.1f} of {s.threads} threads busy, memory at {percent_text(read)} of its rate"
     if busy >= BUSY_CORE:

@@ -29,7 +29,7 @@ def test_a_cache_that_beats_off_and_static_helped():
     text, *others = verdicts([line(100), off(40), line(80, policy="static")])
     helped = "the cache helped: 2.50 x the speed with the cache off, 1.25 x the speed with static placement"
     assert text == f"{helped}; bound by the bus: misses take 50.0 % of the time"
-    assert all(other.startswith("bound by") for other in others)
+    assert others == ["", ""]
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,7 @@ def test_a_cache_that_beats_off_and_static_helped():
         ({}, 1.0, 1.0, "the host, which starts the kernels one by one"),
         ({}, 1.0, 0.2, "the small kernels of each layer, which wait for one another: bus 10.0 %, memory 2.5 %"),
         ({"backend": "CPU", "read_rate": 2e11}, None, 3.5, "memory: weights are read at 50.0 %"),
+        ({"backend": "CPU", "read_rate": 5e10}, None, 3.5, "the processor, whose own caches hold the weights: 3.5 CPU"),
         ({"backend": "CPU", "read_rate": 1e12}, None, 3.5, "the CPU: 3.5 of 4 threads busy, memory at 10.0 %"),
     ],
 )

@@ -25,7 +25,7 @@ def test_the_table_has_llama_benchs_columns_and_ours(call, loaded):
     result = call("bench", "demo", *ARGS)
     head, _, first, second, last = result.out.splitlines()
     assert head == (
-        "| model | size | params | backend | test | t/s | first t/s | hit rate | MiB/token | policy | ceiling | of ceiling |"
+        "| model | size | params | backend | test | t/s | first t/s | hit rate | MiB/token | cores | policy | ceiling | of ceiling |"
     )
     assert [row["test"] for row in json.loads(last)] == ["pp16", "tg4"]
     assert "| qwen3moe demo-moe | 7.48 MiB | 11.72 M | CPU | pp16 |" in first
