@@ -17,6 +17,7 @@ from hotset.engine.sampling import sample
 from hotset.engine.stats import DENSE, Meter, Stats
 from hotset.errors import InputError
 from hotset.experts.host_cache import HostCache
+from hotset.host.activation import PARALLEL_FROM
 from hotset.host.matmul import AT_ONCE
 from hotset.model.batch import Batch, prompt_batch, step_batch
 from hotset.model.host_kv import HostKV
@@ -102,9 +103,11 @@ class HostRunner:
 
     def warm_up(self) -> None:
         """Compile what generating runs: seconds on the first start on a machine, a moment later, when it is read from disk."""
-        session = self.session(2 * AT_ONCE)
-        session.feed([0] * (AT_ONCE + 1))
-        self.step(session.ops, step_batch([0], [AT_ONCE + 1]))
+        # A prompt of so many rows takes what short ones take, what serves many rows, and what is left of a group.
+        n = PARALLEL_FROM + AT_ONCE + 1
+        session = self.session(n + 1)
+        session.feed([0] * n)
+        self.step(session.ops, step_batch([0], [n]))
         self.reset_cache()
 
     def logits(

@@ -16,7 +16,8 @@ from hotset.host.memory import float_of_bits, magnitude_bits, power_of_two
 
 X_BLOCK = 32
 X_HALF = 16
-_PARALLEL_FROM = 16
+# Rows from which on threads share the work of norms, rotations and activations.
+PARALLEL_FROM = 16
 
 FloatRows = NDArray[np.float32]
 
@@ -197,21 +198,21 @@ def shifted_norm(
 ) -> Activation:
     """Layer norm (`centred`) or RMS norm, plus a bias [n] or [0]."""
     a = empty_activation(*x.shape, integers=integers)
-    _shifted_norm_kernel(x.shape[0] >= _PARALLEL_FROM)(x, weight, bias, eps, centred, a.f, a.q, a.d, a.m, a.h)
+    _shifted_norm_kernel(x.shape[0] >= PARALLEL_FROM)(x, weight, bias, eps, centred, a.f, a.q, a.d, a.m, a.h)
     return a
 
 
 def hidden_values(gate: FloatRows, up: FloatRows, n: int, kind: int, *, gated: bool, limit: float) -> FloatRows:
     """f(gate) * up per row, the first `n` columns; f(gate) alone unless `gated`. A `limit` bounds gate from above and up on both sides."""
     f = np.empty((gate.shape[0], n), np.float32)
-    _hidden_kernel(gate.shape[0] >= _PARALLEL_FROM)(gate, up, kind, gated, limit, f)
+    _hidden_kernel(gate.shape[0] >= PARALLEL_FROM)(gate, up, kind, gated, limit, f)
     return f
 
 
 def rms_norm(x: FloatRows, weight: FloatRows, eps: float, *, integers: bool) -> Activation:
     """X / rms(x) * weight per row, float32 [m, n]."""
     a = empty_activation(*x.shape, integers=integers)
-    _norm_kernel(x.shape[0] >= _PARALLEL_FROM)(x, weight, eps, a.f, a.q, a.d, a.m, a.h)
+    _norm_kernel(x.shape[0] >= PARALLEL_FROM)(x, weight, eps, a.f, a.q, a.d, a.m, a.h)
     return a
 
 
@@ -220,12 +221,12 @@ def quantized(f: FloatRows, *, integers: bool) -> Activation:
     a = empty_activation(*f.shape, integers=integers)
     a = Activation(f, a.q, a.d, a.m, a.h)
     if a.has_integers:
-        _quantize_kernel(f.shape[0] >= _PARALLEL_FROM)(a.f, a.q, a.d, a.m, a.h)
+        _quantize_kernel(f.shape[0] >= PARALLEL_FROM)(a.f, a.q, a.d, a.m, a.h)
     return a
 
 
 def swiglu(gate: FloatRows, up: FloatRows, n: int, *, integers: bool) -> Activation:
     """silu(gate) * up per row, the first `n` columns of each; the product stays float32 (it may pass float16's 65,504)."""
     a = empty_activation(gate.shape[0], n, integers=integers)
-    _swiglu_kernel(gate.shape[0] >= _PARALLEL_FROM)(gate, up, a.f, a.q, a.d, a.m, a.h)
+    _swiglu_kernel(gate.shape[0] >= PARALLEL_FROM)(gate, up, a.f, a.q, a.d, a.m, a.h)
     return a

@@ -16,7 +16,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from hotset.host.activation import exp32
+from hotset.host.activation import PARALLEL_FROM, exp32
 from hotset.host.compile import compiled
 from hotset.host.emit import F32, I8, I16, I64, LANES_F32, LANES_I32, Emitter
 from hotset.host.memory import float_of_bits, magnitude_bits
@@ -260,6 +260,6 @@ def prepare_heads(
 
     `weight` [head] norms each head, [n * head] all at once, [0] nothing; `norm_last` norms heads after the rotation.
     """
-    _prepare_kernel(positions.size >= 16)(
+    _prepare_kernel(positions.size >= PARALLEL_FROM)(
         rows, weight, eps, positions, *tables, n, head, start, neighbours, norm_last
     )  # fmt: skip

@@ -95,9 +95,11 @@ class HostOps:
     def _multiply(
         self, a: Activation, layout: MatrixLayout, addresses: Any, starts: Any, x_rows: Any, out_rows: Any
     ) -> Rows:
+        out = np.empty((out_rows.size, layout.padded_rows), np.float32)
+        if not out_rows.size:  # a chunk of a prompt whose logits nobody wants: no kernel is compiled for it
+            return out
         integer = a.has_integers and layout.fmt.integer
         multiply = grouped_matmul(layout.fmt.ggml_type, dot.INTEGER if integer else dot.FLOAT)
-        out = np.empty((out_rows.size, layout.padded_rows), np.float32)
         multiply(
             addresses, starts, x_rows, out_rows, layout.n_groups, layout.n_blocks, a.f, a.q, a.d, a.m, a.h, out
         )  # fmt: skip
