@@ -114,12 +114,24 @@ def shared_keys(config: Config) -> dict[str, Any]:
     keys: dict[str, Any] = {key: config.int(names, None) for key, names in COUNTS.items()}
     keys |= {key: config.float(names, None) for key, names in NUMBERS.items()}
     keys["expert_weights_norm"] = config.bool("norm_topk_prob", None)
-    gating = config.get("scoring_func")
-    keys["expert_gating_func"] = GATING.get(gating) if gating else None
+    keys["expert_gating_func"] = gating(config, None)
     head = config.int("head_dim", config.int("hidden_size") // config.int("num_attention_heads"))
     share = config.float("partial_rotary_factor", None) or config.rope.get("partial_rotary_factor") or 1.0
     keys["rope.dimension_count"] = int(head * share)
-    return {key: value for key, value in (keys | rope_keys(config)).items() if value is not None}
+    return known(keys | rope_keys(config))
+
+
+def known(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that have a value."""
+    return {key: value for key, value in keys.items() if value is not None}
+
+
+def gating(config: Config, default: str | None) -> int | None:
+    """GGUF's number of how router scores are made; FileError for a way that is not known, which would pick other experts."""
+    name = config.get("scoring_func", default)
+    if name is not None and name not in GATING:
+        raise FileError(config.path, "scoring_func", f"is {name!r}, but known are {', '.join(GATING)}", value=name)
+    return None if name is None else GATING[name]
 
 
 def rope_keys(config: Config) -> dict[str, Any]:

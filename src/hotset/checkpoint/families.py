@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hotset.checkpoint.config import GATING, gating, known
 from hotset.checkpoint.values import (
     Change,
     decay_rate,
@@ -185,10 +186,8 @@ def latent_keys(config: Config) -> dict[str, Any]:
         "attention.value_length_mla": config.int("v_head_dim"),
         "rope.dimension_count": rotated,
     }
-    sigmoid = config.get("scoring_func", "sigmoid" if config.get("model_type") == "deepseek_v3" else "softmax")
-    return {key: value for key, value in keys.items() if value is not None} | {
-        "expert_gating_func": 2 if sigmoid == "sigmoid" else 1
-    }
+    usual = "sigmoid" if config.get("model_type") == "deepseek_v3" else "softmax"
+    return known(keys) | {"expert_gating_func": gating(config, usual)}
 
 
 def window_keys(config: Config) -> dict[str, Any]:
@@ -203,11 +202,11 @@ def granite_keys(config: Config) -> dict[str, Any]:
         "attention.scale": config.float("attention_multiplier", None),
         "expert_shared_feed_forward_length": config.int("shared_intermediate_size", None),
     }
-    return {key: value for key, value in keys.items() if value is not None}
+    return known(keys)
 
 
 def glm_keys(config: Config) -> dict[str, Any]:
-    return {"expert_gating_func": 2, "expert_shared_count": config.int("n_shared_experts", 1)}
+    return {"expert_gating_func": GATING["sigmoid"], "expert_shared_count": config.int("n_shared_experts", 1)}
 
 
 def delta_keys(config: Config) -> dict[str, Any]:
@@ -225,7 +224,7 @@ def delta_keys(config: Config) -> dict[str, Any]:
 def convolution_keys(config: Config) -> dict[str, Any]:
     kinds, heads = config.get("layer_types", []), config.int("num_key_value_heads")
     return {
-        "expert_gating_func": GATING_SIGMOID,
+        "expert_gating_func": GATING["sigmoid"],
         "shortconv.l_cache": config.int("conv_L_cache"),
         "attention.head_count_kv": [heads if kind == "full_attention" else 0 for kind in kinds],
     }
@@ -260,10 +259,9 @@ def gemma_keys(config: Config) -> dict[str, Any]:
         "final_logit_softcapping": config.float("final_logit_softcapping", None),
         "embedding_length_per_layer_input": config.int("hidden_size_per_layer_input", 0),
     }
-    return {key: value for key, value in keys.items() if value is not None}
+    return known(keys)
 
 
-GATING_SIGMOID = 2
 NEXT_ENDS: Names = {"norm": (("output_norm.weight", one_added),)}
 
 # By config.json's `model_type`.

@@ -134,6 +134,8 @@ def test_what_is_wrong_is_named(tmp_path):
         open_model(write(tmp_path / "b", {n: t for n, t in stored.items() if "experts.1." not in n}))
     with pytest.raises(UnsupportedError, match="llava"):
         open_model(write(tmp_path / "c", stored, CONFIG | {"model_type": "llava"}))
+    with pytest.raises(FileError, match="scoring_func: is 'cosine'"):
+        open_model(write(tmp_path / "g", stored, CONFIG | {"scoring_func": "cosine"}))
     with pytest.raises(FileError, match="num_hidden_layers"):
         open_model(write(tmp_path / "d", stored, {k: v for k, v in CONFIG.items() if k != "num_hidden_layers"}))
     folder = write(tmp_path / "e", stored, shards=2)
