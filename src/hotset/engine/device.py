@@ -213,7 +213,7 @@ class DeviceRunner:
         waves = (
             ExpertWaves(model.bank, model.cache, staging, take_all=take_all)
             if take_all or model.bank.bounce
-            else PickedWaves(model.cache, staging)
+            else PickedWaves(model.cache, staging, len(batch.rows))
         )
         return forward(ChunkOps(config, kv, self.chunks.scratch, waves), model.weights, batch), waves
 

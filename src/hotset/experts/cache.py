@@ -164,21 +164,28 @@ class ExpertCache:
         lookup(buffers, self.policy.name, layer, picks, row_mask)
         return self.address[: picks.numel()]
 
-    def fetch(self, layer: int) -> None:
-        """Bring in what the last lookup, which was this layer's, missed."""
-        buffers = self._buffers
-        if self.relay and self.relay.serves(layer):
-            for some in self.relay.rounds(layer, self._n_picks):
-                self._fetch(layer, some.source, some.target, some.count)
-        else:
-            self._fetch(layer, buffers.fetch_source, buffers.fetch_target, buffers.n_fetch)
+    def fetch(self, layer: int, first: int = 0, end: int | None = None) -> None:
+        """Bring in what the last lookup, which was this layer's, missed: bytes first..end - 1 of each span, multiples of SPAN_ALIGNMENT.
 
-    def _fetch(self, layer: int, source: torch.Tensor, target: torch.Tensor, count: torch.Tensor) -> None:
+        Where the host must help all bytes come with those from 0 on, and nothing later.
+        """
+        buffers, span = self._buffers, self.shape.span_bytes[layer]
+        if not (self.relay and self.relay.serves(layer)):
+            n_bytes = (span if end is None else end) - first
+            self._fetch(layer, buffers.fetch_source, buffers.fetch_target, buffers.n_fetch, first, n_bytes)
+        elif first == 0:
+            for some in self.relay.rounds(layer, self._n_picks):
+                self._fetch(layer, some.source, some.target, some.count, 0, span)
+
+    def _fetch(
+        self, layer: int, source: torch.Tensor, target: torch.Tensor, count: torch.Tensor, first: int, n_bytes: int
+    ) -> None:
         fetch(
             source,
             target,
             count,
-            self.shape.span_bytes[layer],
+            n_bytes,
+            first=first,
             times=self._buffers.times[layer] if self._buffers.timed else None,
             repeat=self.bus_factor,
         )

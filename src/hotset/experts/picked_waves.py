@@ -1,4 +1,4 @@
-"""Experts of a short prompt in waves that the device decides on: only those that a row picked come, and the host never waits for the picks."""
+"""Experts of a short prompt in waves that the device decides on: those that a row picked come, and the host never waits for the picks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from hotset.experts.ahead import Ahead, likely_experts
 from hotset.experts.waves import N_BUFFERS, Cut, Staging
 from hotset.kernels.chunk_cut import ChunkCut, Source, cut_chunk
 from hotset.kernels.fetch import fetch
@@ -34,11 +35,13 @@ def places(cache: ExpertCache, staging: Staging) -> tuple[tuple[int, int], int]:
 
 
 class PickedWaves:
-    """See waves.ExpertWaves, of which it has `cut`, `present` and the counts. The bank must be readable by the device as a whole."""
+    """See waves.ExpertWaves, of which it has `cut`, `present` and the counts, for `n_rows` rows.
 
-    def __init__(self, cache: ExpertCache, staging: Staging) -> None:
+    The bank must be readable by the device as a whole.
+    """
+
+    def __init__(self, cache: ExpertCache, staging: Staging, n_rows: int) -> None:
         resident = cache.slot_addresses()
-        self._n_here = [int(n) for n in (resident != 0).sum(1)]
         self._resident = torch.from_numpy(resident).to(staging.device)
         self._cache = cache
         self._staging = staging
@@ -47,7 +50,15 @@ class PickedWaves:
         max_waves = -(-n_experts // self._wave_experts)
         self._decided = ChunkCut.empty(n_experts, max_waves, self._wave_experts, staging.device)
         self._counts = torch.zeros(len(resident), 2, dtype=torch.int64, device=staging.device)
+        staging_is_idle = self._places[0] != staging.buffers[0].data_ptr()
+        n_ahead = likely_experts(n_rows, cache.shape.k, n_experts, staging.wave_experts if staging_is_idle else 0)
+        self._ahead = Ahead(cache, staging, resident, n_ahead)
+        slots = (resident != 0).sum(1).tolist()
+        self._n_here = [here + ahead for here, ahead in zip(slots, self._ahead.n_experts, strict=True)]
         self._layer = self._n_waves = self._started = self._used = self._turn = 0
+        if staging.stream is not None:
+            staging.stream.wait_stream(torch.cuda.current_stream())
+        self._ahead.bring(0)
 
     def cut(self, layer: int, picks: torch.Tensor) -> Cut:
         """The waves of a layer, whose copies begin."""
@@ -58,11 +69,12 @@ class PickedWaves:
         self._layer, self._started, self._used = layer, 0, 0
         source = Source(self._cache.bank_base[layer], self._cache.shape.span_bytes[layer], self._places, step)
         turn = self._turn % N_BUFFERS
-        cut_chunk(decided, picks, self._resident[layer], self._counts[layer], source, self._n_waves, turn)
+        here = self._resident[layer], self._ahead.address[layer]
+        cut_chunk(decided, picks, *here, self._counts[layer], source, self._n_waves, turn)
         if staging.stream is not None:
             staging.stream.wait_stream(torch.cuda.current_stream())
         self._start()
-        # Without resident experts the missing ones' first wave is the first of all.
+        # Without an expert here the missing ones' first wave is the first of all.
         ranks = decided.wave_ranks[0 if n_here or not self._n_waves else 1 : self._n_waves + 2]
         return Cut(decided.order, ranks, decided.address, len(ranks) - 1)
 
@@ -71,7 +83,9 @@ class PickedWaves:
         """What is launched inside finds the wave's experts where the cut's addresses say."""
         missing = wave - (1 if self._n_here[layer] else 0)
         if missing < 0 or not self._n_waves:
+            self._ahead.await_arrival(layer)
             yield
+            self._ahead.release(layer)
             return
         buffer = (self._turn + missing) % N_BUFFERS
         if filled := self._staging.filled[buffer]:
@@ -83,10 +97,14 @@ class PickedWaves:
         self._start()
 
     def _start(self) -> None:
-        """Start every copy whose buffer is free or will be once the work before it is done."""
+        """Start every copy whose buffer is free or will be once the work before it is done, and the next layer's after the last of this."""
+        if self._started == self._n_waves > 0:
+            return
         while self._started < min(self._n_waves, self._used + N_BUFFERS):
             self._copy(self._started)
             self._started += 1
+        if self._started == self._n_waves:
+            self._ahead.bring(self._layer + 1)
 
     def _copy(self, wave: int) -> None:
         staging, decided = self._staging, self._decided

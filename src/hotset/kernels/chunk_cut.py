@@ -1,7 +1,7 @@
-"""Which experts a short chunk needs, decided on the device: resident ones where they lie, missing ones that a row picked in waves.
+"""Which experts a short chunk needs, decided on the device: those here where they lie, missing ones that a row picked in waves.
 
-ranks: resident experts, then missing ones that were picked, then the rest, each in order of their number;
-wave w of the missing ones has ranks H + w S .. H + (w + 1) S, S experts to a staging buffer, two buffers in turn.
+ranks: experts here (resident, or brought ahead of the picks), then missing ones that were picked, then the rest, each in order of their
+number; wave w of the missing ones has ranks H + w S .. H + (w + 1) S, S experts to a staging buffer, two buffers in turn.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ N_BUFFERS = 2
 APART = 4
 TYPES = {
     **dict.fromkeys(("picks", "order", "wave_ranks", "n_fetch"), "*i32"),
-    **dict.fromkeys(("resident", "address", "source", "target", "counts"), "*i64"),
+    **dict.fromkeys(("resident", "ahead", "address", "source", "target", "counts"), "*i64"),
     **dict.fromkeys(("n_pairs", "n_waves", "wave_size", "stride", "turn"), "i32"),
     **dict.fromkeys(("bank", "span_bytes", "staging_0", "staging_1"), "i64"),
 }
@@ -44,11 +44,12 @@ TYPES = {
         "staging_0",
         "staging_1",
     ],
-    do_not_specialize_on_alignment=["resident", "address", "counts", "picks"],
+    do_not_specialize_on_alignment=["resident", "ahead", "address", "counts", "picks"],
 )
 def cut_kernel(
     picks: tl.tensor,  # int32 [n_pairs]
     resident: tl.tensor,  # int64 [N_EXPERTS], addresses, 0 where an expert has no slot
+    ahead: tl.tensor,  # int64 [N_EXPERTS], addresses of those that were brought ahead of the picks, else 0
     order: tl.tensor,  # int32 [N_EXPERTS], rank -> expert
     wave_ranks: tl.tensor,  # int32 [n_waves + 2]: where the missing ones' waves begin, the last one's end
     address: tl.tensor,  # int64 [N_EXPERTS]
@@ -80,7 +81,9 @@ def cut_kernel(
         pick = tl.load(picks + pair, mask=pair < n_pairs, other=-1)
         picked = tl.maximum(picked, tl.max((pick[:, None] == expert[None, :]).to(tl.int32), 0))
         first += BLOCK
-    own = tl.load(resident + expert, mask=real, other=0)
+    slot = tl.load(resident + expert, mask=real, other=0)
+    brought = tl.load(ahead + expert, mask=real, other=0)
+    own = tl.where(slot != 0, slot, brought)
     here = (real & (own != 0)).to(tl.int32)
     missing = (real & (own == 0)).to(tl.int32) * picked
     rest = real.to(tl.int32) - here - missing
@@ -103,13 +106,15 @@ def cut_kernel(
     begin = n_here + tl.minimum(w * wave_size, n_missing)
     # Experts that nobody chose close the last wave: they have no pairs.
     tl.store(wave_ranks + w, tl.where(w == n_waves, N_EXPERTS, begin), mask=w <= n_waves)
-    tl.store(counts, tl.load(counts) + tl.sum(here * picked, 0).to(tl.int64))
-    tl.store(counts + 1, tl.load(counts + 1) + n_missing.to(tl.int64))
+    in_place = tl.sum((slot != 0).to(tl.int32) * picked, 0)
+    tl.store(counts, tl.load(counts) + in_place.to(tl.int64))
+    fetched_in_all = n_missing + tl.sum((brought != 0).to(tl.int32), 0)
+    tl.store(counts + 1, tl.load(counts + 1) + fetched_in_all.to(tl.int64))
 
 
 @dataclass(frozen=True, eq=False)
 class ChunkCut:
-    """One layer's decision, on the device; layers overwrite each other's. `wave_ranks` [0] is always 0: the resident experts' wave."""
+    """One layer's decision, on the device; layers overwrite each other's. `wave_ranks` [0] is always 0: the wave of those here."""
 
     order: torch.Tensor
     wave_ranks: torch.Tensor
@@ -151,21 +156,22 @@ def cut_chunk(
     cut: ChunkCut,
     picks: torch.Tensor,
     resident: torch.Tensor,
+    ahead: torch.Tensor,
     counts: torch.Tensor,
     source: Source,
     n_waves: int,
     turn: int,
 ) -> None:
-    """Decide for picks int32 [m, k]; `resident` int64 [n_experts] has addresses or 0. One launch, no wait.
+    """Decide for picks int32 [m, k]; `resident` and `ahead` int64 [n_experts] have addresses or 0, not both. One launch, no wait.
 
     There must be room for all missing experts that can be picked: n_waves * wave_size of them. `counts` int64 [2] is added to.
     """
     n_experts = cut.order.numel()
-    assert resident.numel() == n_experts
+    assert resident.numel() == ahead.numel() == n_experts
     assert n_waves <= len(cut.n_fetch)
     assert source.wave_size <= cut.source.shape[1]
     cut_kernel[(1,)](
-        picks, resident, cut.order, cut.wave_ranks[1:], cut.address, cut.source, cut.target, cut.n_fetch, counts, picks.numel(),
+        picks, resident, ahead, cut.order, cut.wave_ranks[1:], cut.address, cut.source, cut.target, cut.n_fetch, counts, picks.numel(),
         n_waves, source.wave_size, cut.source.shape[1], turn, source.bank, source.span_bytes, *source.staging, N_EXPERTS=n_experts,
         E=next_power_of_2(n_experts), BLOCK=BLOCK, WAVES=next_power_of_2(len(cut.n_fetch) + 1),
         APART=APART, num_warps=4,

@@ -1,6 +1,6 @@
 """Bring missed experts in: the GPU itself reads their spans from page-locked host memory.
 
-target[i][b] = source[i][b] for the n_fetch spans of a request, b = 0..span_bytes - 1
+target[i][b] = source[i][b] for the n_fetch spans of a request and the bytes of them that are asked for, b = first..first + n_bytes - 1
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from hotset.kernels.aot import CompileCase
 from hotset.kernels.clock import note_fetch, now
+from hotset.quant.layout import SPAN_ALIGNMENT
 from hotset.quant.triton import jit, tl
 
 if TYPE_CHECKING:
     import torch
-
-SPAN_ALIGNMENT = 256
 
 
 @dataclass(frozen=True)
@@ -39,24 +38,25 @@ def fetch_kernel(
     source: tl.tensor,  # int64 [n], addresses
     target: tl.tensor,  # int64 [n], addresses
     n_fetch: tl.tensor,  # int32 [1]
-    span_words: tl.tensor,  # 8-byte words of a span
+    first: tl.tensor,  # bytes of each span before the part
+    n_words: tl.tensor,  # 8-byte words of the part
     times: tl.tensor,  # int64 [3], see clock.py; any pointer where not TIMED
     repeat: tl.tensor,  # copies of each chunk: more than one imitates a slower bus
     BLOCK: tl.constexpr,
     TIMED: tl.constexpr,
 ) -> None:
     begin = now(TIMED)
-    chunks = tl.cdiv(span_words, BLOCK)
+    chunks = tl.cdiv(n_words, BLOCK)
     lane = tl.arange(0, BLOCK)
     chunk = tl.program_id(0)
     n_chunks = tl.load(n_fetch) * chunks
     while chunk < n_chunks * repeat:  # `for` over a device number fails in the interpreter with NumPy 2.4
         i = (chunk // chunks) % tl.maximum(n_chunks // chunks, 1)
         word = (chunk % chunks) * BLOCK + lane  # [BLOCK]
-        # Spans start at multiples of 256 bytes: saying so makes each thread's load 16 bytes wide.
-        reads = tl.multiple_of(tl.load(source + i).to(tl.pointer_type(tl.int64)), 16)
-        writes = tl.multiple_of(tl.load(target + i).to(tl.pointer_type(tl.int64)), 16)
-        tl.store(writes + word, tl.load(reads + word, mask=word < span_words), mask=word < span_words)
+        # Parts start at multiples of 256 bytes: saying so makes each thread's load 16 bytes wide.
+        reads = tl.multiple_of((tl.load(source + i) + first).to(tl.pointer_type(tl.int64)), 16)
+        writes = tl.multiple_of((tl.load(target + i) + first).to(tl.pointer_type(tl.int64)), 16)
+        tl.store(writes + word, tl.load(reads + word, mask=word < n_words), mask=word < n_words)
         chunk += tl.num_programs(0)
     if n_chunks > 0:
         note_fetch(times, begin, TIMED)
@@ -66,19 +66,25 @@ def fetch(
     source: torch.Tensor,
     target: torch.Tensor,
     n_fetch: torch.Tensor,
-    span_bytes: int,
+    n_bytes: int,
     launch: FetchLaunch = FETCH_LAUNCH,
     *,
+    first: int = 0,
     times: torch.Tensor | None = None,
     repeat: int = 1,
 ) -> None:
-    """Copy n_fetch[0] spans between addresses (int64 [n] each) that the device can read and write, multiples of 16."""
-    assert span_bytes % SPAN_ALIGNMENT == 0
+    """Copy `n_bytes` of n_fetch[0] spans, from byte `first` on, between addresses (int64 [n] each) that the device can read and write.
+
+    Addresses are multiples of 16.
+    """
+    assert n_bytes % SPAN_ALIGNMENT == 0
+    assert first % SPAN_ALIGNMENT == 0
     fetch_kernel[(launch.n_programs,)](
         source,
         target,
         n_fetch,
-        span_bytes // 8,
+        first,
+        n_bytes // 8,
         source if times is None else times,
         repeat,
         BLOCK=launch.block_words,
@@ -97,12 +103,13 @@ def compile_cases() -> list[CompileCase]:
                 "source": "*i64",
                 "target": "*i64",
                 "n_fetch": "*i32",
-                "span_words": "i32",
+                "first": "i32",
+                "n_words": "i32",
                 "times": "*i64",
                 "repeat": "i32",
             },
             constants={"BLOCK": FETCH_LAUNCH.block_words, "TIMED": False},
             num_warps=FETCH_LAUNCH.num_warps,
-            divisible=("span_words",),
+            divisible=("first", "n_words"),
         )
     ]

@@ -21,7 +21,7 @@ from hotset.kernels.router import route
 from hotset.kernels.rows import Rows
 from hotset.model import device_mixers
 from hotset.model.batch import MAX_ROWS
-from hotset.quant.layout import SpanLayout
+from hotset.quant.layout import SPAN_ALIGNMENT, SpanLayout, align
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 # What `linear` returns stays until so many later calls: q, k, v and a gate are needed together.
 KEPT_RESULTS = 4
+# A miss's gate and up are multiplied while its down matrix arrives, where that takes the bus as long as the launches cost (5 us at 50 GB/s).
+MIN_TAIL_BYTES = 256 << 10
 # Rows of zeros that sums grow in: a step's, and within it a branch's, while the step before is still read.
 KEPT_SUMS = 3
 
@@ -101,6 +103,7 @@ class DeviceOps:
         on_gpu = scratch.device.type == "cuda"
         # Hits are computed while misses arrive.
         self._side = torch.cuda.Stream() if on_gpu else None  # type: ignore[no-untyped-call]
+        self._head_arrived = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
 
     def embed(self, matrix: DeviceMatrix, batch: DeviceBatch) -> torch.Tensor:
         self._turn = self._sum = 0
@@ -223,15 +226,21 @@ class DeviceOps:
         hidden, z = buffers.hidden.rows(n), buffers.z[:n]
         extras = extras_of(experts, chosen.view(-1), weights.view(-1))
 
-        def compute(address: torch.Tensor) -> None:
-            gate_up(a, address, span, hidden, extras=extras)
-            down(hidden, address, span, z, extras=extras)
-
+        hits, misses = cache.hit_address[:n], cache.miss_address[:n]
+        head = head_bytes(span)
         with self._beside():
-            cache.fetch(experts.index)
-        compute(cache.hit_address[:n])
+            cache.fetch(experts.index, 0, head)
+            if self._head_arrived:
+                self._head_arrived.record()
+            if head < span.n_bytes:
+                cache.fetch(experts.index, head)
+        gate_up(a, hits, span, hidden, extras=extras)
+        down(hidden, hits, span, z, extras=extras)
+        if self._head_arrived:
+            self._head_arrived.wait()
+        gate_up(a, misses, span, hidden, extras=extras)
         self._join()
-        compute(cache.miss_address[:n])
+        down(hidden, misses, span, z, extras=extras)
         combine(z, None if experts.rule.weights_on_input else weights.view(-1), cache.address[:n], x)
         return x
 
@@ -281,6 +290,12 @@ def extras_of(experts: ExpertWeights, picks: torch.Tensor, weights: torch.Tensor
         down_scale=experts.down_scale,
         input_weight=weights if rule.weights_on_input else None,
     )
+
+
+def head_bytes(span: SpanLayout) -> int:
+    """Bytes of a span that are fetched first: gate and up, or all of it where the rest is small."""
+    head = align(span.start("down"), SPAN_ALIGNMENT)
+    return head if span.n_bytes - head >= MIN_TAIL_BYTES else span.n_bytes
 
 
 def has_extras(experts: ExpertWeights) -> bool:

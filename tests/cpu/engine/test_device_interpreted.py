@@ -6,6 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hotset.config import SamplingParams  # noqa: E402
+from hotset.engine import device  # noqa: E402
 from hotset.engine.device import DeviceModel, DeviceRunner  # noqa: E402
 from hotset.engine.host import HostModel, HostRunner  # noqa: E402
 from hotset.engine.loading import LoadOptions, Source  # noqa: E402
@@ -13,7 +14,7 @@ from hotset.engine.page_locking import page_lock, relay_for  # noqa: E402
 from hotset.engine.record import Drain, phase_counts  # noqa: E402
 from hotset.engine.runner import Drawing  # noqa: E402
 from hotset.engine.sampling import sample  # noqa: E402
-from hotset.experts import waves  # noqa: E402
+from hotset.experts import ahead, waves  # noqa: E402
 from hotset.experts.bank import ExpertBank  # noqa: E402
 from hotset.experts.cache import ExpertCache  # noqa: E402
 from hotset.experts.host_cache import HostCache  # noqa: E402
@@ -24,7 +25,7 @@ from hotset.experts.trace_file import TraceHeader, TraceWriter  # noqa: E402
 from hotset.experts.trace_reader import read_run  # noqa: E402
 from hotset.gguf import open_gguf  # noqa: E402
 from hotset.kernels.token_mask import pack  # noqa: E402
-from hotset.model import model_config  # noqa: E402
+from hotset.model import device_ops, model_config  # noqa: E402
 from hotset.model.batch import MAX_ROWS  # noqa: E402
 from hotset.model.device_place import DevicePlace  # noqa: E402
 from hotset.model.experts import expert_layouts  # noqa: E402
@@ -93,10 +94,11 @@ def test_logits_are_those_of_the_cpu_runner(source, mode, limit, kv_types):
     assert np.linalg.norm(got - expected) <= limit * np.linalg.norm(expected)
 
 
-def test_placement_and_chunks_change_no_bit(source):
+def test_placement_and_chunks_change_no_bit(source, monkeypatch):
     tokens = TOKENS[:2]
     expected = device_runner(source, 6).logits(tokens, range(2), "fast", stepwise=False)
-    for n_slots, policy in ((0, "lru"), (2, "lrfu:16")):
+    for n_slots, policy, min_tail in ((0, "lru", 0), (2, "lrfu:16", device_ops.MIN_TAIL_BYTES)):
+        monkeypatch.setattr(device_ops, "MIN_TAIL_BYTES", min_tail)
         got = device_runner(source, n_slots, policy).logits(tokens, range(2), "fast", stepwise=n_slots == 2)
         assert np.array_equal(got, expected)
 
@@ -218,6 +220,28 @@ def test_long_prompts_stream_their_experts_and_come_near_the_cpu_runner(source, 
     assert runner.model.cache.stats() == before
     prompt = runner.stats().prompt
     assert prompt.hits + prompt.misses > sum(before.hits) + sum(before.misses)
+
+
+def test_no_bit_of_a_prompt_depends_on_what_comes_ahead_of_its_picks(source, monkeypatch):
+    tokens, found, fetched = [*TOKENS, 120, 9, 9, 64, 1, 0], [], []
+    span = max(s.n_bytes for s in source.spans)
+    # Everything; two experts of each layer, the rest in waves of eight or of two; nothing.
+    for everything, likely, wave_bytes in (
+        (True, 0.5, 2 * span),
+        (False, 0.5, 2 * span),
+        (False, 0.5, 100 * span),
+        (False, 2, span),
+    ):
+        monkeypatch.setattr(waves, "WAVE_BYTES", wave_bytes)
+        monkeypatch.setattr(ahead, "LIKELY", likely)
+        monkeypatch.setattr(device, "expects_all", lambda *_, answer=everything: answer)
+        runner = device_runner(source, 1, chunk_rows=16)
+        runner.logits([5], [0], "fast", stepwise=True)
+        found.append(runner.logits(tokens, [8], "fast", stepwise=False))
+        fetched.append(runner.stats().prompt.misses)
+    assert np.isfinite(found[0]).all()
+    assert all(np.array_equal(found[0], other) for other in found[1:])
+    assert fetched[0] >= fetched[2] >= fetched[1] >= fetched[3] > 0
 
 
 def test_the_page_locked_share_changes_no_bit(source, monkeypatch):

@@ -32,6 +32,18 @@ def test_whole_spans_arrive_where_they_should_and_nowhere_else(n, span_bytes):
     assert torch.equal(pool, expected)
 
 
+@pytest.mark.parametrize("cut", [0, 256, 1024, 1536])
+def test_two_parts_are_the_whole_and_each_is_no_more_than_itself(cut):
+    bank, pool = spans(5, 1536), torch.full((3, 1536), POISON, dtype=torch.uint8)
+    lists = addresses(bank, [4, 1]), addresses(pool, [0, 2]), count(2)
+    fetch(*lists, cut, SMALL)
+    assert torch.equal(pool[[0, 2], :cut], bank[[4, 1], :cut])
+    assert torch.all(pool[:, cut:] == POISON)
+    fetch(*lists, 1536 - cut, SMALL, first=cut)
+    assert torch.equal(pool[[0, 2]], bank[[4, 1]])
+    assert torch.all(pool[1] == POISON)
+
+
 def test_only_the_first_n_of_the_list_are_fetched():
     bank, pool = spans(4, 512), torch.full((4, 512), POISON, dtype=torch.uint8)
     fetch(addresses(bank, [0, 1, 2, 3]), addresses(pool, [0, 1, 2, 3]), count(2), 512, SMALL)
