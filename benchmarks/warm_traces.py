@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from hotset.engine.warm_start import sampled_curves
 from hotset.experts.heat import MAX_PICKS, Heat, first_scores, shares
-from hotset.experts.policy import LayerState, Policy, compiled_request
+from hotset.experts.layer_state import LayerState
+from hotset.experts.policy import Policy
+from hotset.experts.request import compiled_request
 from hotset.experts.simulate import simulate
 from hotset.experts.trace import Trace
 from hotset.lab.pools import deal_slots

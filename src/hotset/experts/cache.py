@@ -11,7 +11,7 @@ import torch
 
 from hotset.experts.expert_map import ExpertMap, heat
 from hotset.experts.host_cache import unroll_ring
-from hotset.experts.policy import LayerState, Policy, check_seed
+from hotset.experts.layer_state import LayerState, check_seed
 from hotset.experts.slots import equal_share
 from hotset.experts.stats import CacheStats, cache_stats
 from hotset.kernels.clock import NEVER, TIME_COLUMNS
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hotset.experts.policy import Policy
     from hotset.experts.relay import Relay
     from hotset.experts.slots import CacheShape
 

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hotset.experts.policy import LayerState, Policy
+    from hotset.experts.layer_state import LayerState
+    from hotset.experts.policy import Policy
 
 # An expert that LRU has not seen for so many requests is half as warm.
 LRU_HALF_LIFE = 16

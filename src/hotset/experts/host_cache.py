@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from hotset.experts.expert_map import ExpertMap, expert_map
-from hotset.experts.policy import LayerState, Policy, compiled_request
+from hotset.experts.layer_state import LayerState
+from hotset.experts.request import compiled_request
 from hotset.experts.stats import CacheStats, cache_stats
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hotset.experts.policy import Policy
     from hotset.experts.slots import CacheShape
 
 Entry = TypeVar("Entry", bound=np.generic)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotset.errors import InputError
-from hotset.experts.policy import LayerState, Policy, compiled_replay
+from hotset.experts.layer_state import LayerState
+from hotset.experts.policy import Policy
+from hotset.experts.request import compiled_replay
 from hotset.experts.slots import CacheShape
 from hotset.experts.stats import CacheCounts, counter_columns
 from hotset.experts.trace_file import PHASES, Phase, PhaseCounts

@@ -3,7 +3,7 @@
 address[j] = pool + slot * span of a resident expert, else the slot or the span of the overflow area that the fetch will fill;
 0 for a pick of a padded row
 
-`experts/policy.py` is the reference, to the last bit of every score.
+`experts/request.py` is the reference, to the last bit of every score.
 """
 
 from __future__ import annotations

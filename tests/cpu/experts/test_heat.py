@@ -7,7 +7,8 @@ import pytest
 
 from hotset.experts import heat as module
 from hotset.experts.heat import MAX_PICKS, Heat, first_scores, heat_path, keep_heat, read_heat, shares
-from hotset.experts.policy import LayerState, Policy
+from hotset.experts.layer_state import LayerState
+from hotset.experts.policy import Policy
 
 POLICIES = ("lrfu:16", "lru", "lfu")
 

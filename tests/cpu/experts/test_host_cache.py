@@ -6,7 +6,8 @@ import sys
 import numpy as np
 
 from hotset.experts.host_cache import HostCache
-from hotset.experts.policy import LayerState, Policy
+from hotset.experts.layer_state import LayerState
+from hotset.experts.policy import Policy
 from hotset.experts.slots import CacheShape
 
 SHAPE = CacheShape((256, 512), (8, 12), (3, 5), k=2, max_rows=3)
@@ -78,7 +79,7 @@ def test_seeded_experts_hit_at_once():
 
 
 def test_the_policy_side_imports_without_torch():
-    modules = "policy slots trace trace_file trace_reader trace_csv simulate stats host_cache"
+    modules = "policy request layer_state slots trace trace_file trace_reader trace_csv simulate stats host_cache"
     code = f"""
 import sys
 for name in "{modules}".split():

@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotset.errors import InputError
-from hotset.experts.policy import POLICIES, LayerState, Policy, compiled_request, request
+from hotset.experts.layer_state import LayerState
+from hotset.experts.policy import POLICIES, Policy
+from hotset.experts.request import compiled_request, request
 
 SETTINGS = ("lrfu:16", "lrfu:0.5", "lru", "lfu", "static")
 

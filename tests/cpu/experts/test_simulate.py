@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from hotset.errors import InputError
-from hotset.experts.policy import LayerState, Policy
+from hotset.experts.layer_state import LayerState
+from hotset.experts.policy import Policy
 from hotset.experts.simulate import batch_tokens, simulate
 from hotset.experts.trace import Trace
 

@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from hotset.experts.cache import ExpertCache
-from hotset.experts.policy import LayerState, Policy, compiled_request
+from hotset.experts.layer_state import LayerState
+from hotset.experts.policy import Policy
+from hotset.experts.request import compiled_request
 from hotset.experts.slots import CacheShape
 from hotset.experts.trace import Trace
 
