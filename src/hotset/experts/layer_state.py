@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hotset.errors import InputError
 from hotset.experts.policy import STATIC
 from hotset.experts.request import request
+from hotset.kernels.rows import REAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,10 +42,16 @@ class LayerState:
         self.n_slots = n_slots
         self.decay = policy.decay_table(max_rows)
         self.step = np.zeros(1, np.int32)
-        self.score = np.zeros(n_experts, policy.kind.score_type)
+        self.scores = np.zeros((policy.kind.n_scores, n_experts), policy.kind.score_type)
         self.slot_of_expert = np.full(n_experts, -1, np.int32)
         self._run = run
         self.reset()
+
+    @property
+    def score(self) -> NDArray[Any]:
+        """The score that decides, of every expert."""
+        first: NDArray[Any] = self.scores[0]
+        return first
 
     @property
     def expert_of_slot(self) -> NDArray[np.int32]:
@@ -57,7 +64,7 @@ class LayerState:
     def reset(self) -> None:
         """Forget scores and residency; `static` starts with experts 0, 1, ... since nothing would ever come in."""
         self.step[:] = 0
-        self.score[:] = 0
+        self.scores[:] = 0
         self.slot_of_expert[:] = -1
         if self.policy.kind.code == STATIC:
             self.seed(range(self.n_slots))
@@ -68,9 +75,9 @@ class LayerState:
         self.slot_of_expert[:] = -1
         self.slot_of_expert[chosen] = np.arange(len(chosen))
 
-    def request(self, picks: NDArray[np.int32], real: NDArray[np.int32] | None = None) -> Decision:
-        """Decide on picks [rows, k]; rows where `real` is 0 are padding."""
-        real = np.ones(len(picks), np.int32) if real is None else real
+    def request(self, picks: NDArray[np.int32], row_mask: NDArray[np.int32] | None = None) -> Decision:
+        """Decide on picks [rows, k]; row_mask as in kernels/rows.py, by default all are real."""
+        row_mask = np.full(len(picks), REAL, np.int32) if row_mask is None else row_mask
         location = np.empty(picks.shape, np.int32)
         expert, target = np.empty((2, picks.size), np.int32)
         counters = np.zeros(4, np.int64)
@@ -79,9 +86,9 @@ class LayerState:
             self.n_slots,
             self.decay,
             picks,
-            real,
+            row_mask,
             self.step,
-            self.score,
+            self.scores,
             self.slot_of_expert,
             location,
             expert,
@@ -97,7 +104,7 @@ class LayerState:
         assert len(taken) <= self.n_slots, f"{len(taken)} experts are resident in {self.n_slots} slots"
         assert np.array_equal(taken, np.arange(len(taken))), f"slots taken are {taken}, not 0, 1, ... once each"
         assert np.all(self.slot_of_expert >= -1), f"a slot below -1 in {self.slot_of_expert}"
-        assert np.all(self.score >= 0), f"a score below 0 or not a number in {self.score}"
+        assert np.all(self.scores >= 0), f"a score below 0 or not a number in {self.scores}"
 
 
 def check_seed(experts: Sequence[int], n_experts: int, n_slots: int) -> list[int]:

@@ -13,26 +13,37 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hotset.errors import InputError
+from hotset.kernels import product
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-STATIC, LRU, LFU, LRFU = range(4)
+STATIC, LRU, LFU, LRFU, PRODUCT = range(5)
 MAX_HALF_LIFE = 1e6
 
 
 @dataclass(frozen=True)
 class PolicyKind:
-    """A row of POLICIES: `code` is how compiled code knows the policy, `half_life` the default of those that take one."""
+    """A row of POLICIES: `code` is how compiled code knows the policy, `half_life` the default of those that take one.
+
+    It keeps `n_scores` numbers of every expert: the score that decides, and what that is made of.
+    """
 
     code: int
     summary: str
     score_type: type[np.float32 | np.int32] = np.int32
     half_life: float | None = None
+    n_scores: int = 1
 
 
 POLICIES: dict[str, PolicyKind] = {
     "lrfu": PolicyKind(LRFU, "recent use counts most, fading with a half-life in tokens", np.float32, 16.0),
+    "product": PolicyKind(
+        PRODUCT,
+        "recent use times longer use times last use; forgets where an answer begins",
+        np.float32,
+        n_scores=product.N_SCORES,
+    ),
     "lru": PolicyKind(LRU, "the least recently used leaves"),
     "lfu": PolicyKind(LFU, "the least often used leaves"),
     "static": PolicyKind(STATIC, "nothing moves: what is resident at the start stays"),
@@ -48,7 +59,7 @@ class Policy:
 
     @staticmethod
     def parse(text: str) -> Policy:
-        """Read `lrfu`, `lrfu:16`, `lru`, `lfu` or `static`."""
+        """Read `lrfu`, `lrfu:16`, `product`, `lru`, `lfu` or `static`."""
         name, colon, setting = str(text).strip().lower().partition(":")
         kind = POLICIES.get(name)
         if kind is None:
@@ -72,6 +83,8 @@ class Policy:
         return POLICIES[self.name]
 
     def decay_table(self, max_rows: int) -> NDArray[np.float32]:
-        """d^n for n = 0..max_rows real rows, d = 2^(-1 / half-life), each rounded once to float32."""
-        per_row = 0.0 if self.half_life is None else -1 / self.half_life
-        return np.array([math.exp2(per_row * n) for n in range(max_rows + 1)], np.float32)
+        """[max_rows + 1, half-lives of the policy]: d^n for n real rows, d = 2^(-1 / half-life), each rounded once to float32."""
+        half_lives = product.HALF_LIVES if self.kind.code == PRODUCT else (self.half_life or math.inf,)
+        return np.array(
+            [[math.exp2(-n / half_life) for half_life in half_lives] for n in range(max_rows + 1)], np.float32
+        )
