@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 from hotset.experts.host_cache import HostCache
 from hotset.experts.layer_state import LayerState
@@ -69,6 +70,16 @@ def test_reset_stats_keeps_residency_and_reset_forgets_it():
     cache.reset()
     cache.lookup(0, picks)
     assert (cache.stats().hits, cache.stats().misses) == ((0, 0), (2, 0))
+
+
+@pytest.mark.parametrize("policy", ["lrfu:16", "product", "lru", "lfu"])
+def test_the_map_shows_what_is_used_warmer_than_the_rest(policy):
+    cache = HostCache(CacheShape((256,), (8,), (3,), k=2, max_rows=1), Policy.parse(policy))
+    for picks in ([[4, 5]], [[1, 2]], [[1, 2]], [[1, 2]]):
+        cache.lookup(0, np.array(picks, np.int32))
+    heat = cache.expert_map().heat[0]
+    assert heat.min() == 0
+    assert 0 < heat[4] == heat[5] < heat[1] == heat[2] <= 1
 
 
 def test_seeded_experts_hit_at_once():
