@@ -9,7 +9,7 @@ A decode arm is `key=value` with commas; `+` lists values, and every combination
 
     routing  a recorded trace (.npz), random, repeat, or model (the model's own router)      [model]
     size     slots: 25%, 8slots, 6GiB, off; 100% is resident from the start                  [100%]
-    policy   lrfu:16, lru, lfu, static                                                       [lrfu:16]
+    policy   lrfu:16, product, lru, lfu, static                                              [lrfu:16]
     rows     sequences that step together, from 1 to 8, each from another part of the trace  [1]
     bus      how many times every span is fetched                                            [1]
     warm, steps   steps that are not counted, and that are, in place of --warm and --steps

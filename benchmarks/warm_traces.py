@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from hotset.engine.warm_start import sampled_curves
 from hotset.experts.heat import MAX_PICKS, Heat, first_scores, shares
-from hotset.experts.policy import LayerState, Policy, compiled_request
+from hotset.experts.layer_state import LayerState
+from hotset.experts.policy import Policy
+from hotset.experts.request import compiled_request
 from hotset.experts.simulate import simulate
 from hotset.experts.trace import Trace
 from hotset.lab.pools import deal_slots
@@ -62,7 +64,7 @@ def learned(trace: Trace) -> Heat:
         states = [new_state(trace, 1) for _ in range(trace.n_layers)]
         for layer, state in enumerate(states):
             play(state, answer[:, layer])
-        heat.note(shares(POLICY, [s.score for s in states], np.full(trace.n_layers, len(answer))))
+        heat.note(shares(POLICY, [s.scores for s in states], np.full(trace.n_layers, len(answer))))
     return heat
 
 
@@ -76,7 +78,7 @@ def first_tokens(trace: Trace, heat: Heat, n_slots: int) -> tuple[float, float, 
             rest += play(state, answer[FIRST:, layer])
             state = new_state(trace, n_slots)
             state.seed(heat.hottest(layer, n_slots))
-            state.score[:] = first_scores(POLICY, heat.share[layer], trace.k)
+            state.scores[:] = first_scores(POLICY, heat.share[layer], trace.k)
             warm += play(state, answer[:FIRST, layer])
     return cold[0] / cold.sum(), warm[0] / warm.sum(), rest[0] / rest.sum()
 

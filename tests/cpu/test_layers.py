@@ -30,6 +30,7 @@ LIGHT = (
     "hotset",
     "hotset.gguf",
     "hotset.experts.policy",
+    "hotset.experts.layer_state",
     "hotset.experts.trace",
     "hotset.experts.simulate",
     "hotset.lab.study",

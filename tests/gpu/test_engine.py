@@ -12,13 +12,18 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 import hotset  # noqa: E402
 from hotset.engine.device import DeviceRunner  # noqa: E402
 from hotset.engine.device_session import DeviceSession  # noqa: E402
+from hotset.engine.record import record  # noqa: E402
 from hotset.engine.sampling import sample  # noqa: E402
 from hotset.experts.cache import ExpertCache  # noqa: E402
 from hotset.experts.host_cache import HostCache  # noqa: E402
 from hotset.experts.policy import Policy  # noqa: E402
+from hotset.experts.simulate import replay_run  # noqa: E402
+from hotset.experts.trace_reader import read_run  # noqa: E402
+from hotset.kernels.rows import BEGINS, REAL  # noqa: E402
 from hotset.kernels.token_mask import pack  # noqa: E402
 from hotset.model import device_ops  # noqa: E402
 from hotset.model.device_ops import DeviceBatch  # noqa: E402
+from replayed import assert_as_replayed  # noqa: E402
 
 NAMES = ("demo", "lab")
 
@@ -181,6 +186,24 @@ def test_counts_are_those_of_the_reference_policy_on_the_recorded_picks(shared, 
     stats = engine.stats()
     assert stats.hits + stats.prompt.hits == sum(replay.stats().hits)
     assert stats.bytes_fetched + stats.prompt.bytes_fetched == replay.stats().bytes_fetched
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_answers_begin_for_product_as_the_recorded_run_says(shared, graph, tmp_path):
+    engine = hotset.load(
+        engine_path(shared, "demo"), device="cuda", expert_cache="25%", policy="product", record_steps=400, graph=graph
+    )
+    prompts = [engine.tokenize(t) for t in ("static int", "The Debian installer is one of many that", "import os")]
+    sampling = hotset.SamplingParams(temperature=0.8, seed=5, max_tokens=31)
+    record(engine, prompts, tmp_path / "run.trace", model_hash="00", n_decode=30, sampling=sampling)
+    run = read_run(tmp_path / "run.trace")
+    assert run.begins_answer.sum() == len(prompts)
+    assert replay_run(run) == run.counts
+    marks = [
+        [BEGINS if begins else REAL for begins in run.begins_answer[a:b]]
+        for a, b in zip(run.starts[:-1], run.starts[1:], strict=True)
+    ]
+    assert_as_replayed(engine.runner.cache, marks)
 
 
 def test_sampling_on_the_device_is_the_reference(load):

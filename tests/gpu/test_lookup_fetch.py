@@ -5,10 +5,13 @@ import pytest
 import torch
 
 from hotset.experts.cache import ExpertCache
-from hotset.experts.policy import LayerState, Policy, compiled_request
+from hotset.experts.layer_state import LayerState
+from hotset.experts.policy import Policy
+from hotset.experts.request import compiled_request
 from hotset.experts.slots import CacheShape
 from hotset.experts.trace import Trace
 from hotset.kernels.fetch import fetch
+from hotset.kernels.rows import BEGINS, PADDING, REAL
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -34,6 +37,9 @@ def addresses(table, location):
         ("lrfu:16", 25, 1),
         ("lrfu:16", 50, 4),
         ("lrfu:16", 25, 8),
+        ("product", 25, 1),
+        ("product", 37.5, 3),
+        ("product", 25, 8),
         ("lru", 37.5, 1),
         ("lfu", 25, 2),
         ("static", 50, 1),
@@ -53,20 +59,22 @@ def test_the_kernel_decides_500_tokens_of_all_layers_as_the_reference_does(share
     starts = rng.integers(0, trace.n_tokens - steps, rows)
     picks = trace.experts[starts + np.arange(steps)[:, None]].astype(np.int32)  # [steps, rows, layers, k]
     picks = np.ascontiguousarray(picks.transpose(0, 2, 1, 3))
-    mask = np.ones((steps, rows), np.int32)
-    mask[:, 1:] = rng.random((steps, rows - 1)) < 0.8
+    mask = np.where(rng.random((steps, rows)) < 0.1, BEGINS, REAL).astype(np.int32)
+    mask[::20] = BEGINS
+    mask[:, 1:] *= rng.random((steps, rows - 1)) < 0.8
     on_device, mask_there = torch.from_numpy(picks).cuda(), torch.from_numpy(mask).cuda()
 
     seen = torch.empty((steps, n_layers, rows * k), dtype=torch.int64, device="cuda")
     slots, scores = (
-        torch.empty((steps, *cache._buffers.score.shape), dtype=torch.int32, device="cuda") for _ in range(2)
+        torch.empty((steps, *like.shape), dtype=torch.int32, device="cuda")
+        for like in (cache._buffers.slot_of, cache._buffers.scores)
     )
     for step in range(steps):
         for layer in range(n_layers):
             cache.lookup(layer, on_device[step, layer], mask_there[step])
             cache.fetch(layer)
             seen[step, layer] = cache.address
-        slots[step], scores[step] = cache._buffers.slot_of, cache._buffers.score
+        slots[step], scores[step] = cache._buffers.slot_of, cache._buffers.scores
 
     states = [LayerState(policy, trace.n_experts, n, rows, run=compiled_request()) for n in shape.n_slots]
     table = cache._buffers.table.cpu().numpy()
@@ -79,11 +87,11 @@ def test_the_kernel_decides_500_tokens_of_all_layers_as_the_reference_does(share
             location[layer] = decision.location.ravel()
             totals[:, layer] += decision.hits, decision.misses, decision.overflows, 1
             assert np.array_equal(slots[step, layer, : trace.n_experts], state.slot_of_expert)
-            assert scores[step, layer, : trace.n_experts].tobytes() == state.score.tobytes()
+            assert scores[step, layer, :, : trace.n_experts].tobytes() == state.scores.tobytes()
         assert np.array_equal(seen[step], addresses(table, location))
     stats = cache.stats()
     assert totals.tolist() == [list(c) for c in (stats.hits, stats.misses, stats.overflows, stats.requests)]
-    expected = np.where(mask[:, None, :, None] != 0, picks, -1)
+    expected = np.where(mask[:, None, :, None] != PADDING, picks, -1)
     assert np.array_equal(cache.recorded_picks(), expected)
     for layer, state in enumerate(states):
         held = state.expert_of_slot[state.expert_of_slot >= 0]

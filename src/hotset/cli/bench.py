@@ -40,7 +40,7 @@ def bench(
         str, typer.Option("--expert-cache", metavar="SIZE,...", help="Sizes of the expert cache, as in 25%,off or 10%-50%+10%, measured side by side.")
     ] = "auto",
     vram: options.VramOption = None,
-    policy: Annotated[str, typer.Option("--policy", metavar="NAME,...", help="Which experts stay in the cache: lrfu:HALF_LIFE, lru, lfu, static; several are measured side by side.")] = "lrfu:16",
+    policy: Annotated[str, typer.Option("--policy", metavar="NAME,...", help="Which experts stay in the cache: lrfu:HALF_LIFE, product, lru, lfu, static; several are measured side by side.")] = "lrfu:16",
     pre: options.PreOption = None,
     ubatch_size: options.UbatchOption = None,
     cache_type_k: options.CacheTypeKOption = "f16",

@@ -123,7 +123,16 @@ def settings(engine: Engine, choices: Choices) -> Iterator[tuple[str, str, str]]
     yield "expert cache", slots_text(engine), asked(choices.expert_cache != "auto") or cache_reason(engine)
     if engine.warm_start is not None:
         yield "warm start", *warm_start_texts(engine.warm_start, choices)
-    yield "policy", engine.stats().policy, "keeps what was picked often and lately; best in replays of real routing"
+    yield "policy", *policy_texts(engine)
+
+
+def policy_texts(engine: Engine) -> tuple[str, str]:
+    """The policy and why."""
+    from hotset.experts.policy import Policy
+
+    policy = Policy.parse(engine.stats().policy)
+    why = "keeps what was picked often and lately, which replays of real routing favour"
+    return str(policy), why if policy == Policy() else f"as asked: {policy.kind.summary}"
 
 
 def asked(value: object) -> str:

@@ -54,7 +54,7 @@ VramOption = Annotated[
 PolicyOption = Annotated[
     str,
     typer.Option(
-        "--policy", metavar="NAME", help="Which experts stay in the cache: lrfu:HALF_LIFE, lru, lfu or static."
+        "--policy", metavar="NAME", help="Which experts stay in the cache: lrfu:HALF_LIFE, product, lru, lfu or static."
     ),
 ]
 PreOption = Annotated[

@@ -144,6 +144,10 @@ class DeviceSequences:
     def _so_far(self, seq: int) -> list[int]:
         return [*self.tokens[seq], *(a.token for a in self._ahead[seq])]
 
+    def _begins(self, seq: int, held: Sequence[int]) -> bool:
+        """Whether the step that stores the last of these tokens is the answer's first: the token was drawn from the prompt's logits."""
+        return len(held) == self._n_prompt[seq] + 1
+
     def _seat(self, seqs: list[int], *, on_host: bool) -> None:
         self._seated, self._on_host = seqs, on_host
         seat = self._now
@@ -152,7 +156,16 @@ class DeviceSequences:
         for row, seq in enumerate(seqs):
             if self._can_go_on(seq):
                 drawing = self._drawing[seq]
-                seat.place(row, self._so_far(seq), drawing.params, drawing.seed, sorted(drawing.end_ids), seq)
+                held = self._so_far(seq)
+                seat.place(
+                    row,
+                    held,
+                    drawing.params,
+                    drawing.seed,
+                    sorted(drawing.end_ids),
+                    seq,
+                    begins=self._begins(seq, held),
+                )
 
     def _step_ahead(self) -> None:
         masked = [s for s in self._seated if self._drawing[s].mask]
@@ -196,7 +209,8 @@ class DeviceSequences:
         for row, seq in enumerate(self._seated):
             seat.clear(row)
             if seq in behind:
-                seat.sit(row, self.tokens[seq][-1], len(self.tokens[seq]) - 1)
+                held = self.tokens[seq]
+                seat.sit(row, held[-1], len(held) - 1, begins=self._begins(seq, held))
         logits = self._runner.compute(seat, len(self._seated))
         for row, seq in enumerate(self._seated):
             if seq in behind:

@@ -181,6 +181,8 @@ class HostSession:
         self._runner = runner
         self.ops = runner.ops(runner.kv(n_ctx, "fast"), "fast")
         self._stored = 0
+        # Where the answer's first decode step is.
+        self._begins_at = 0
         self._logits: NDArray[np.float32] | None = None
 
     def start(self, params: SamplingParams, seed: int, end_ids: frozenset[int], mask: TokenMask | None = None) -> None:
@@ -198,16 +200,18 @@ class HostSession:
         left = self.tokens[self._stored :]
         self._logits = self._runner.feed(self.ops, left, self._stored)
         self._stored += len(left)
-        self._n_prompt = len(self.tokens)
+        self._n_prompt = self._begins_at = len(self.tokens)
 
     def begin(self, token: int, *, trace_at: int = 0) -> None:
-        self.tokens, self._stored = [token], 0
+        self.tokens, self._stored, self._begins_at = [token], 0, 0
         if self.ops.routing is not None:
             self.ops.routing.offsets[0] = trace_at
 
     def next(self) -> Drawn:
         if self._stored < len(self.tokens) or self._logits is None:
-            self._logits = self._runner.step(self.ops, step_batch(self.tokens[-1:], [len(self.tokens) - 1]))[0]
+            position = len(self.tokens) - 1
+            batch = step_batch(self.tokens[-1:], [position], begins=[position == self._begins_at])
+            self._logits = self._runner.step(self.ops, batch)[0]
             self._stored = len(self.tokens)
         mask = self._mask(self.tokens[self._n_prompt :]) if self._mask else None
         token = sample(self._logits, self._params, self.tokens, self._seed, len(self.tokens), mask)

@@ -64,7 +64,9 @@ class HostSequences:
     def step(self, seqs: Sequence[int]) -> list[Drawn | HotsetError]:
         if behind := [s for s in seqs if self._logits[s] is None]:
             last = [self.tokens[s][-1] for s in behind]
-            batch = step_batch(last, [len(self.tokens[s]) - 1 for s in behind], behind)
+            positions = [len(self.tokens[s]) - 1 for s in behind]
+            begins = [at == self._n_prompt[s] for at, s in zip(positions, behind, strict=True)]
+            batch = step_batch(last, positions, behind, begins)
             for s, row in zip(behind, self._runner.step(self._ops, batch), strict=True):
                 self._logits[s] = row
                 self._prefixes.advance(s, len(self.tokens[s]))

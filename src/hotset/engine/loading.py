@@ -220,7 +220,7 @@ def load(
     `model` is "demo", the path of a GGUF file (any part of a split one), the folder of a Hugging Face checkpoint, or a model of Hugging Face:
     "user/repo" or "user/repo:QUANT" (with "hf:" before it where a path has the same name). `device` "auto" takes the GPU where one can be used.
     `expert_cache` is its size: "6GiB", "25%" of each layer's experts, "16slots" per layer, "auto" or "off"; `policy` is lrfu:HALF_LIFE,
-    lru, lfu or static. `vram` bounds all that is put on the GPU ("8GiB" or bytes). `n_ctx` is the context in tokens, `threads` the CPU
+    product, lru, lfu or static. `vram` bounds all that is put on the GPU ("8GiB" or bytes). `n_ctx` is the context in tokens, `threads` the CPU
     threads (default: physical cores). `pre` overrides the tokenizer's name for splitting text. `record_steps` keeps the picks of so many
     last steps. `graph` False launches a GPU step's kernels one by one instead of as one captured graph. `n_ubatch` is how many tokens of a prompt
     the GPU computes at once (default: by VRAM, at most 4,096). `cache_type_k` and `cache_type_v` say how keys and values are kept, "f16" or

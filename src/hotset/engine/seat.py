@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from hotset.kernels.report import report
-from hotset.kernels.rows import Rows
+from hotset.kernels.rows import BEGINS, PADDING, REAL, Rows
 from hotset.kernels.sampler import WAYS, Sampler, Way
 from hotset.model.device_kv import DeviceKV
 from hotset.model.device_ops import DeviceBatch, DeviceOps, Routing
@@ -85,29 +85,34 @@ class Seat:
             self.ops.routing.offsets[row] = trace_at
 
     def place(
-        self, row: int, tokens: Sequence[int], params: SamplingParams, seed: int, end_ids: Sequence[int], seq: int | None = None
+        self, row: int, tokens: Sequence[int], params: SamplingParams, seed: int, end_ids: Sequence[int], seq: int | None = None,
+        *, begins: bool = True,
     ) -> None:  # fmt: skip
-        """Seat a sequence, by default that of the row before; the last of its tokens goes into the next step, or is what `draw` follows."""
+        """Seat a sequence, by default that of the row before; the last of its tokens goes into the next step, or is what `draw` follows.
+
+        `begins` says whether that step is an answer's first.
+        """
         if seq is not None:
             self._seqs[row] = seq
             self.rows.seqs[row] = seq
-        self.sit(row, tokens[-1], len(tokens) - 1)
+        self.sit(row, tokens[-1], len(tokens) - 1, begins=begins)
         self.sampler.start(self._seqs[row], params, seed, tokens, end_ids)
 
-    def sit(self, row: int, token: int, position: int) -> None:
-        """Put a token of the row's sequence into the next step."""
+    def sit(self, row: int, token: int, position: int, *, begins: bool) -> None:
+        """Put a token of the row's sequence into the next step, which may be an answer's first."""
         self.rows.tokens[row] = token
         self.rows.positions[row] = position
-        self.rows.row_mask[row] = 1
+        self.rows.row_mask[row] = BEGINS if begins else REAL
 
     def clear(self, row: int) -> None:
         """Make a row idle."""
-        self.rows.row_mask[row] = 0
+        self.rows.row_mask[row] = PADDING
         self.sampler.stop(self._seqs[row])
 
     def draw(self, logits: torch.Tensor) -> None:
-        """Draw every row's token from logits [m, n_vocab] of the prompts."""
+        """Draw every row's token from logits [m, n_vocab] of the prompts: the next step is the first of their answers."""
         self._sample(self.sampler.way, logits)
+        self.rows.row_mask.mul_(BEGINS)  # of rows that go on the sampler makes REAL, which is 1
         self._note()
 
     def step(self) -> None:

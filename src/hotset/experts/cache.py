@@ -11,7 +11,7 @@ import torch
 
 from hotset.experts.expert_map import ExpertMap, heat
 from hotset.experts.host_cache import unroll_ring
-from hotset.experts.policy import LayerState, Policy, check_seed
+from hotset.experts.layer_state import LayerState, check_seed
 from hotset.experts.slots import equal_share
 from hotset.experts.stats import CacheStats, cache_stats
 from hotset.kernels.clock import NEVER, TIME_COLUMNS
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hotset.experts.policy import Policy
     from hotset.experts.relay import Relay
     from hotset.experts.slots import CacheShape
 
@@ -121,7 +122,7 @@ class ExpertCache:
             table=torch.zeros(n_layers, len(TABLE_COLUMNS), dtype=torch.int64, device=device),
             decay=torch.from_numpy(self.policy.decay_table(shape.max_rows)).to(device),
             step=torch.zeros(n_layers, dtype=torch.int32, device=device),
-            score=torch.zeros(n_layers, padded, dtype=torch.int32, device=device),
+            scores=torch.zeros(n_layers, self.policy.kind.n_scores, padded, dtype=torch.int32, device=device),
             slot_of=torch.full((n_layers, padded), -1, dtype=torch.int32, device=device),
             counters=torch.zeros(n_layers, 4, dtype=torch.int64, device=device),
             address=torch.zeros(3, max_picks, dtype=torch.int64, device=device),
@@ -156,7 +157,7 @@ class ExpertCache:
         return self._buffers.address[2]
 
     def lookup(self, layer: int, picks: torch.Tensor, row_mask: torch.Tensor) -> torch.Tensor:
-        """Decide a request: picks int32 [rows, k]; rows where row_mask (int32 [rows]) is 0 are padding. Returns its part of `address`."""
+        """Decide a request: picks int32 [rows, k], row_mask int32 [rows] as in kernels/rows.py. Returns its part of `address`."""
         buffers, self._n_picks = self._buffers, picks.numel()
         if self.relay and self.relay.serves(layer):
             posted = self.relay.posted
@@ -205,23 +206,23 @@ class ExpertCache:
             count = torch.tensor([len(chosen)], dtype=torch.int32, device=self.device)
             fetch(source.to(self.device), target.to(self.device), count, span)
 
-    def start_from(self, layer: int, experts: Sequence[int], score: NDArray[Any]) -> None:
-        """Make exactly these experts resident and bring them in, and give every expert of the layer a score to begin with."""
+    def start_from(self, layer: int, experts: Sequence[int], scores: NDArray[Any]) -> None:
+        """Make exactly these experts resident and bring them in, and give the layer's experts scores [n_scores, experts] to begin with."""
         self.seed(layer, experts)
-        self._buffers.score[layer, : len(score)] = torch.from_numpy(score.view(np.int32)).to(self.device)
+        self._buffers.scores[layer, :, : scores.shape[1]] = torch.from_numpy(scores.view(np.int32)).to(self.device)
 
     def scores(self) -> tuple[list[NDArray[Any]], NDArray[np.int32]]:
-        """Copy every layer's scores [experts], and the steps of every layer, to the host; waits for the device."""
-        rows = self._buffers.score.cpu().numpy().view(self.policy.kind.score_type)
+        """Copy every layer's scores [n_scores, experts], and the steps of every layer, to the host; waits for the device."""
+        layers = self._buffers.scores.cpu().numpy().view(self.policy.kind.score_type)
         steps = self._buffers.step.cpu().numpy()
-        return [row[:n] for row, n in zip(rows, self.shape.n_experts, strict=True)], steps
+        return [scores[:, :n] for scores, n in zip(layers, self.shape.n_experts, strict=True)], steps
 
     def reset(self) -> None:
         """As new: cold (but for `static`, which starts with experts 0, 1, ...), with nothing counted or recorded."""
         buffers = self._buffers
         self.reset_stats()
-        for scores in (buffers.step, buffers.score):
-            scores.zero_()
+        buffers.step.zero_()
+        buffers.scores.zero_()
         buffers.ring.fill_(-1)
         self._empty()
 
@@ -259,11 +260,11 @@ class ExpertCache:
         """Copy what is resident and how warm to the host, which waits for the device."""
         n_experts = max(self.shape.n_experts, default=0)
         step = self._buffers.step.cpu().numpy()
-        score = self._buffers.score[:, :n_experts].cpu().numpy().view(self.policy.kind.score_type)
+        scores = self._buffers.scores[:, :, :n_experts].cpu().numpy().view(self.policy.kind.score_type)
         return ExpertMap(
             step=int(step.max(initial=0)),
             resident=self._buffers.slot_of[:, :n_experts].cpu().numpy() >= 0,
-            heat=heat(self.policy, score, step),
+            heat=heat(self.policy, scores, step),
             picks=self.recorded_picks(),
         )
 
@@ -272,7 +273,7 @@ class ExpertCache:
         n_experts = self.shape.n_experts[layer]
         state = LayerState(self.policy, n_experts, self.shape.n_slots[layer], self.shape.max_rows)
         state.step[0] = self._buffers.step[layer].item()
-        state.score[:] = self._buffers.score[layer, :n_experts].cpu().numpy().view(state.score.dtype)
+        state.scores[:] = self._buffers.scores[layer, :, :n_experts].cpu().numpy().view(state.scores.dtype)
         state.slot_of_expert[:] = self._buffers.slot_of[layer, :n_experts].cpu().numpy()
         return state
 

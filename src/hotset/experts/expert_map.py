@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hotset.kernels.product import RECENT, SCORE
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from hotset.experts.policy import LayerState, Policy
+    from hotset.experts.layer_state import LayerState
+    from hotset.experts.policy import Policy
 
 # An expert that LRU has not seen for so many requests is half as warm.
 LRU_HALF_LIFE = 16
@@ -40,21 +43,22 @@ class ExpertMap:
 
 def expert_map(policy: Policy, layers: Sequence[LayerState], picks: NDArray[np.int16]) -> ExpertMap:
     """The picture of layers in the reference's form."""
-    n_experts = len(layers[0].score) if layers else 0
+    n_scores, n_experts = layers[0].scores.shape if layers else (policy.kind.n_scores, 0)
     step = np.array([state.step[0] for state in layers], np.int32)
-    score = np.array([state.score for state in layers]).reshape(len(layers), n_experts)
+    scores = np.array([state.scores for state in layers]).reshape(len(layers), n_scores, n_experts)
     slots = np.array([state.slot_of_expert for state in layers], np.int32).reshape(len(layers), n_experts)
-    return ExpertMap(int(step.max(initial=0)), slots >= 0, heat(policy, score, step), picks)
+    return ExpertMap(int(step.max(initial=0)), slots >= 0, heat(policy, scores, step), picks)
 
 
-def heat(policy: Policy, score: NDArray[Any], step: NDArray[np.int32]) -> NDArray[np.float32]:
-    """Scores [layers, experts] after step [layers] requests -> float32 0..1.
+def heat(policy: Policy, scores: NDArray[Any], step: NDArray[np.int32]) -> NDArray[np.float32]:
+    """Scores [layers, n_scores, experts] after step [layers] requests -> float32 0..1.
 
-    LRFU's are against an expert that every token picks, LFU's against the layer's most used, LRU's go by age; `static` keeps none.
+    LRFU's, and product's of recent use, are against an expert that every token picks, LFU's against the layer's most used, LRU's go by age;
+    `static` keeps none.
     """
-    values = np.asarray(score, np.float32)
-    if policy.name == "lrfu":
-        return np.asarray(np.minimum(values * (1 - policy.decay_table(1)[1]), 1), np.float32)
+    values = np.asarray(scores[:, RECENT if policy.name == "product" else SCORE], np.float32)
+    if policy.name in ("lrfu", "product"):
+        return np.asarray(np.minimum(values * (1 - policy.decay_table(1)[1, 0]), 1), np.float32)
     if policy.name == "lfu":
         return np.asarray(values / np.maximum(values.max(axis=1, keepdims=True, initial=0), 1), np.float32)
     if policy.name == "lru":

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotset.errors import InputError
-from hotset.experts.policy import LFU, LRFU, LRU, Policy
+from hotset.experts.policy import LFU, LRFU, LRU, PRODUCT, Policy
 from hotset.experts.trace import Trace
 from hotset.host.folders import cache_root, replace_file
+from hotset.kernels.product import FLOOR, LAST, LONGER, RECENT, SCORE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,9 +115,11 @@ class Heat:
 
 
 def shares(policy: Policy, scores: Sequence[NDArray[Any]], steps: NDArray[Any]) -> NDArray[np.float64]:
-    """What an expert cache's scores [experts] of every layer after so many steps say of use, as parts of 1 per layer."""
+    """What an expert cache's scores [n_scores, experts] of every layer after so many steps say of use, as parts of 1 per layer."""
+    row = LONGER if policy.kind.code == PRODUCT else SCORE
     rows = [
-        _uses(policy.kind.code, score.astype(np.float64), int(step)) for score, step in zip(scores, steps, strict=True)
+        _uses(policy.kind.code, score[row].astype(np.float64), int(step))
+        for score, step in zip(scores, steps, strict=True)
     ]
     uses = np.stack(rows) if rows else np.zeros((0, 0))
     total = uses.sum(1, keepdims=True)
@@ -124,7 +127,7 @@ def shares(policy: Policy, scores: Sequence[NDArray[Any]], steps: NDArray[Any]) 
 
 
 def _uses(code: int, score: NDArray[np.float64], step: int) -> NDArray[np.float64]:
-    if code in (LRFU, LFU):
+    if code in (LRFU, LFU, PRODUCT):
         return score
     if code == LRU:
         return np.where(score > 0, np.exp2((score - step) / LRU_HALF_LIFE), 0.0)
@@ -132,11 +135,19 @@ def _uses(code: int, score: NDArray[np.float64], step: int) -> NDArray[np.float6
 
 
 def first_scores(policy: Policy, share: NDArray[np.float64], k: int) -> NDArray[Any]:
-    """Scores to begin with: as if PRIOR_TOKENS tokens had used the experts in these parts. lru has no such thing and begins with none."""
+    """Scores [n_scores, experts] to begin with: as if PRIOR_TOKENS tokens had used the experts in these parts just now.
+
+    lru has no such thing and begins with none.
+    """
+    scores = np.zeros((policy.kind.n_scores, len(share)), policy.kind.score_type)
     uses = share * k * PRIOR_TOKENS
-    if policy.kind.code == LRFU:
-        return uses.astype(np.float32)
-    return np.rint(uses).astype(np.int32) if policy.kind.code == LFU else np.zeros(len(share), np.int32)
+    if policy.kind.code == PRODUCT:
+        scores[RECENT] = scores[LONGER] = uses
+        scores[LAST] = uses > 0
+        scores[SCORE] = scores[RECENT] * scores[LAST] * (scores[LONGER] + np.float32(FLOOR))
+    elif policy.kind.code in (LRFU, LFU):
+        scores[SCORE] = uses if policy.kind.code == LRFU else np.rint(uses)
+    return scores
 
 
 def heat_path(model_hash: str) -> Path:

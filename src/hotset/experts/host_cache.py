@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from hotset.experts.expert_map import ExpertMap, expert_map
-from hotset.experts.policy import LayerState, Policy, compiled_request
+from hotset.experts.layer_state import LayerState
+from hotset.experts.request import compiled_request
 from hotset.experts.stats import CacheStats, cache_stats
+from hotset.kernels.rows import PADDING, REAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
+    from hotset.experts.policy import Policy
     from hotset.experts.slots import CacheShape
 
 Entry = TypeVar("Entry", bound=np.generic)
@@ -30,7 +33,7 @@ class HostCache:
         self._counters = np.zeros((shape.n_layers, 4), np.int64)
         self._ring = np.full((ring_steps, shape.n_layers, shape.max_rows, shape.k), -1, np.int16)
         self._weight_ring = np.zeros(self._ring.shape, np.float16)
-        self._all_real = np.ones(shape.max_rows, np.int32)
+        self._all_real = np.full(shape.max_rows, REAL, np.int32)
         self._location = np.empty((shape.max_rows, shape.k), np.int32)
         self._fetch = np.empty((2, shape.max_rows * shape.k), np.int32)
         self._request: Callable[..., int] = compiled_request()
@@ -47,7 +50,7 @@ class HostCache:
         before = self._layers
         self._make_layers(replace(self.shape, n_slots=tuple(n_slots)))
         for state, old in zip(self._layers, before, strict=True):
-            state.step[:], state.score[:] = old.step, old.score
+            state.step[:], state.scores[:] = old.step, old.scores
 
     def lookup(
         self,
@@ -56,7 +59,7 @@ class HostCache:
         row_mask: NDArray[np.int32] | None = None,
         weights: NDArray[np.float32] | None = None,
     ) -> None:
-        """Note picks int32 [rows, k] of one request of a layer; rows where row_mask is 0 are padding. `weights` are only recorded."""
+        """Note picks int32 [rows, k] of one request of a layer; row_mask as in kernels/rows.py, by default all are real. `weights` are only recorded."""
         state = self._layers[layer]
         rows = len(picks)
         real = self._all_real[:rows] if row_mask is None else row_mask
@@ -67,7 +70,7 @@ class HostCache:
             picks,
             real,
             state.step,
-            state.score,
+            state.scores,
             state.slot_of_expert,
             self._location[:rows],
             self._fetch[0],
@@ -78,7 +81,7 @@ class HostCache:
             place = (int(state.step[0]) - 1) % len(self._ring)
             entry = self._ring[place, layer]
             entry[:] = -1
-            entry[:rows] = np.where(real[:, None] != 0, picks, -1)
+            entry[:rows] = np.where(real[:, None] != PADDING, picks, -1)
             if weights is not None:
                 self._weight_ring[place, layer, :rows] = weights
 
@@ -86,14 +89,14 @@ class HostCache:
         """Make exactly these experts of a layer resident."""
         self._layers[layer].seed(experts)
 
-    def start_from(self, layer: int, experts: Sequence[int], score: NDArray[Any]) -> None:
-        """Make exactly these experts resident, and give every expert of the layer a score to begin with."""
+    def start_from(self, layer: int, experts: Sequence[int], scores: NDArray[Any]) -> None:
+        """Make exactly these experts resident, and give the layer's experts scores [n_scores, experts] to begin with."""
         self.seed(layer, experts)
-        self._layers[layer].score[:] = score
+        self._layers[layer].scores[:] = scores
 
     def scores(self) -> tuple[list[NDArray[Any]], NDArray[np.int64]]:
-        """Return every layer's scores [experts], and the steps of every layer."""
-        return [state.score for state in self._layers], np.array([int(s.step[0]) for s in self._layers], np.int64)
+        """Return every layer's scores [n_scores, experts], and the steps of every layer."""
+        return [state.scores for state in self._layers], np.array([int(s.step[0]) for s in self._layers], np.int64)
 
     def state(self, layer: int) -> LayerState:
         """Scores and residency of a layer."""

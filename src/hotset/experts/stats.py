@@ -54,7 +54,7 @@ class CacheStats(CacheCounts):
 
 
 def counter_columns(counters: NDArray[Any]) -> tuple[Column, Column, Column, Column]:
-    """Counters [layers, 4], as `policy.request` and the lookup kernel add them up, as the first four fields of CacheCounts."""
+    """Counters [layers, 4], as `request.request` and the lookup kernel add them up, as the first four fields of CacheCounts."""
     hits, misses, overflows, requests = (tuple(column.tolist()) for column in counters.T)
     return hits, misses, overflows, requests
 

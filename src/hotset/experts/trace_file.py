@@ -183,6 +183,14 @@ class RecordedRun:
     def n_steps(self) -> int:
         return len(self.phases)
 
+    @property
+    def begins_answer(self) -> NDArray[np.bool_]:
+        """Of every row whether it is the first that was decoded of its answer."""
+        rows = self.rows_of("decode")
+        begins = np.zeros(len(self.answers), np.bool_)
+        begins[rows[np.unique(self.answers[rows], return_index=True)[1]]] = True
+        return begins
+
     def rows_of(self, phase: Phase) -> NDArray[np.int64]:
         """The rows of a phase in the order of answers, each answer's in the order of its tokens."""
         of_row = np.repeat(self.phases, np.diff(self.starts))

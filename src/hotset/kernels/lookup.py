@@ -3,7 +3,7 @@
 address[j] = pool + slot * span of a resident expert, else the slot or the span of the overflow area that the fetch will fill;
 0 for a pick of a padded row
 
-`experts/policy.py` is the reference, to the last bit of every score.
+`experts/request.py` is the reference, to the last bit of every score.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import triton
 import triton.language as tl
 
+from hotset.kernels import product, rows
 from hotset.kernels.aot import CompileCase
 from hotset.kernels.clock import close_fetch
 from hotset.kernels.counts import next_power_of_2
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 TABLE_COLUMNS = ("bank", "pool", "overflow", "span_bytes", "n_slots")
 WIDTH = tl.constexpr(len(TABLE_COLUMNS))
 NO_VICTIM = tl.constexpr(2**63 - 1)
+PADDING, REAL = tl.constexpr(rows.PADDING), tl.constexpr(rows.REAL)
+RECENT, LONGER, LAST = tl.constexpr(product.RECENT), tl.constexpr(product.LONGER), tl.constexpr(product.LAST)
+N_FADES = tl.constexpr(len(product.HALF_LIVES))
+KEPT, FLOOR = tl.constexpr(product.KEPT), tl.constexpr(product.FLOOR)
 
 
 # N = rows * k picks, E = experts; *_PAD = the next power of two.
@@ -35,11 +40,11 @@ NO_VICTIM = tl.constexpr(2**63 - 1)
 )
 def lookup_kernel(
     picks: tl.tensor,  # int32 [N]
-    row_mask: tl.tensor,  # int32 [rows], 0 for padding
+    row_mask: tl.tensor,  # int32 [rows], see rows.py
     table: tl.tensor,  # int64 [layers, 5]
-    decay: tl.tensor,  # float32 [max_rows + 1], d^n
+    decay: tl.tensor,  # float32 [max_rows + 1, half-lives], d^n
     step: tl.tensor,  # int32 [layers]
-    score: tl.tensor,  # int32 [layers, E_PAD], the bits of a float32 for lrfu; never negative
+    scores: tl.tensor,  # int32 [layers, N_SCORES, E_PAD], the bits of a float32 for lrfu and product; never negative
     slot_of: tl.tensor,  # int32 [layers, E_PAD], -1 where not resident
     counters: tl.tensor,  # int64 [layers, 4]
     address: tl.tensor,  # int64 [3, max_picks]: of every pick, of hits (else 0), of misses (else 0)
@@ -57,6 +62,7 @@ def lookup_kernel(
     K: tl.constexpr,
     N_PAD: tl.constexpr,
     E_PAD: tl.constexpr,
+    N_SCORES: tl.constexpr,
     RING_PAD: tl.constexpr,
     TIMED: tl.constexpr,
 ) -> None:
@@ -70,19 +76,32 @@ def lookup_kernel(
     j = tl.arange(0, N_PAD)
     e = tl.arange(0, E_PAD)
     pick = tl.load(picks + j, mask=j < N, other=0)  # [N_PAD]
-    real = tl.load(row_mask + j // K, mask=j < N, other=0) != 0
+    mark = tl.load(row_mask + j // K, mask=j < N, other=PADDING)
+    real = mark != PADDING
     now = tl.load(step + layer)
-    bits = tl.load(score + layer * E_PAD + e)  # [E_PAD]
+    score = scores + layer * (N_SCORES * E_PAD) + e
+    bits = tl.load(score)  # [E_PAD]
     slots = tl.load(slot_of + layer * E_PAD + e)
     slot = tl.load(slot_of + layer * E_PAD + pick)  # [N_PAD]
     count = tl.load(counters + layer * 4 + tl.arange(0, 4))
 
     picked = tl.sum(((pick[:, None] == e[None, :]) & real[:, None]).to(tl.int32), 0)  # [E_PAD]
     n_real = tl.sum(real.to(tl.int32), 0) // K
+    begins = (now > 0) & (n_real > 0) & (tl.sum((mark == REAL).to(tl.int32), 0) == 0)
     now += (n_real > 0).to(tl.int32)
     if POLICY == "lrfu":
         faded = bits.to(tl.float32, bitcast=True) * tl.load(decay + n_real)
         bits = (faded + picked.to(tl.float32)).to(tl.int32, bitcast=True)
+    elif POLICY == "product":
+        uses = picked.to(tl.float32)
+        fade = decay + n_real * N_FADES
+        recent = tl.load(score + RECENT * E_PAD).to(tl.float32, bitcast=True)
+        longer = tl.load(score + LONGER * E_PAD).to(tl.float32, bitcast=True)
+        last = tl.load(score + LAST * E_PAD).to(tl.float32, bitcast=True)
+        recent = tl.where(begins, 0.0, recent) * tl.load(fade) + uses
+        longer = longer * tl.where(begins, KEPT, 1.0) * tl.load(fade + LONGER - RECENT) + uses
+        last = tl.where(picked > 0, 1.0, last * tl.load(fade + LAST - RECENT))
+        bits = (recent * last * (longer + FLOOR)).to(tl.int32, bitcast=True)
     elif POLICY == "lfu":
         bits += picked
     elif POLICY == "lru":
@@ -125,7 +144,11 @@ def lookup_kernel(
 
     tl.debug_barrier()  # every warp has read the state before one of them writes it
     tl.store(step + layer, now)
-    tl.store(score + layer * E_PAD + e, bits)
+    tl.store(score, bits)
+    if POLICY == "product":
+        tl.store(score + RECENT * E_PAD, recent.to(tl.int32, bitcast=True))
+        tl.store(score + LONGER * E_PAD, longer.to(tl.int32, bitcast=True))
+        tl.store(score + LAST * E_PAD, last.to(tl.int32, bitcast=True))
     tl.store(slot_of + layer * E_PAD + e, -1, mask=evicted)
     tl.store(slot_of + layer * E_PAD + pick, place, mask=missing & (order < n_placed))
     tl.store(address + j, chosen, mask=j < N)
@@ -140,7 +163,7 @@ def lookup_kernel(
     tl.store(counters + layer * 4 + c, count)
     if RING_PAD > 0:
         r = tl.arange(0, RING_PAD)
-        noted = tl.load(row_mask + r // K, mask=r < N, other=0) != 0
+        noted = tl.load(row_mask + r // K, mask=r < N, other=PADDING) != PADDING
         value = tl.where(noted, tl.load(picks + r, mask=r < N, other=-1), -1)
         entry = ((now - 1) % ring_steps).to(tl.int64) * n_layers + layer
         tl.store(ring + entry * max_picks + r, value.to(tl.int16), mask=(r < max_picks) & (n_real > 0))
@@ -153,7 +176,7 @@ class LookupBuffers:
     table: torch.Tensor
     decay: torch.Tensor
     step: torch.Tensor
-    score: torch.Tensor
+    scores: torch.Tensor
     slot_of: torch.Tensor
     counters: torch.Tensor
     address: torch.Tensor
@@ -167,7 +190,7 @@ class LookupBuffers:
 
 def lookup(buffers: LookupBuffers, policy: str, layer: int, picks: torch.Tensor, row_mask: torch.Tensor) -> None:
     """Decide one request of a layer: picks int32 [rows, k] and row_mask int32 [rows], both contiguous on the device."""
-    n_layers, n_experts_padded = buffers.score.shape
+    n_layers, n_scores, n_experts_padded = buffers.scores.shape
     n, max_picks, ring_steps = picks.numel(), buffers.address.shape[1], len(buffers.ring)
     assert picks.is_contiguous()
     assert row_mask.is_contiguous()
@@ -181,7 +204,7 @@ def lookup(buffers: LookupBuffers, policy: str, layer: int, picks: torch.Tensor,
         buffers.table,
         buffers.decay,
         buffers.step,
-        buffers.score,
+        buffers.scores,
         buffers.slot_of,
         buffers.counters,
         buffers.address,
@@ -199,6 +222,7 @@ def lookup(buffers: LookupBuffers, policy: str, layer: int, picks: torch.Tensor,
         K=picks.shape[1],
         N_PAD=n_padded,
         E_PAD=n_experts_padded,
+        N_SCORES=n_scores,
         RING_PAD=next_power_of_2(max_picks) if ring_steps else 0,
         TIMED=buffers.timed,
         num_warps=_warps(n_padded, n_experts_padded),
@@ -214,10 +238,17 @@ def _warps(n_padded: int, n_experts_padded: int) -> int:
 def compile_cases() -> list[CompileCase]:
     """List what tests compile ahead of time: every policy, few and many picks and experts, with and without a ring."""
     tensors = dict.fromkeys(("table", "counters", "times", "address", "fetch_source", "fetch_target"), "*i64")
-    tensors |= dict.fromkeys(("picks", "row_mask", "step", "score", "slot_of", "n_fetch"), "*i32")
+    tensors |= dict.fromkeys(("picks", "row_mask", "step", "scores", "slot_of", "n_fetch"), "*i32")
     tensors |= {"decay": "*fp32", "ring": "*i16"}
     numbers = dict.fromkeys(("layer", "n_layers", "max_picks", "ring_steps"), "i32")
-    shapes = [("lrfu", 1, 8, 128, 8), ("lru", 3, 6, 512, 32), ("lfu", 8, 8, 128, 64), ("static", 1, 1, 64, 0)]
+    shapes = [
+        ("lrfu", 1, 8, 128, 8),
+        ("product", 1, 8, 128, 8),
+        ("product", 8, 8, 128, 64),
+        ("lru", 3, 6, 512, 32),
+        ("lfu", 8, 8, 128, 64),
+        ("static", 1, 1, 64, 0),
+    ]
     return [
         CompileCase(
             name=f"lookup-{policy}-{rows}x{k}-of-{padded}",
@@ -229,6 +260,7 @@ def compile_cases() -> list[CompileCase]:
                 "K": k,
                 "N_PAD": next_power_of_2(rows * k),
                 "E_PAD": padded,
+                "N_SCORES": product.N_SCORES if policy == "product" else 1,
                 "RING_PAD": ring,
                 "TIMED": False,
             },

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+# What `row_mask` says of a row. A row begins an answer where it is its sequence's first decode step after a prompt; for all kernels but the lookup it is
+# a row like any other.
+PADDING, REAL, BEGINS = range(3)
+
 
 @dataclass(frozen=True)
 class Rows:
     """int32 [m] each, on the device. Rows may be one token of several sequences, or successive tokens of one.
 
     `positions` is where each row's token stands in its sequence, `seqs` which of the KV cache's sequences that is; both are valid in
-    padded rows too, where `row_mask` is 0.
+    padded rows too, where `row_mask` is PADDING.
     """
 
     tokens: torch.Tensor

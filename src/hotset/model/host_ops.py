@@ -163,7 +163,8 @@ class HostOps:
     def add_experts(self, x: Rows, a: Activation, picks: Picks, experts: ExpertWeights, batch: Batch) -> Rows:
         chosen, weights = picks
         for i in range(0, batch.n_rows, MAX_ROWS):  # the policy sees prompts as the GPU's decode kernels do
-            self.cache.lookup(experts.index, chosen[i : i + MAX_ROWS], weights=weights[i : i + MAX_ROWS])
+            some = slice(i, i + MAX_ROWS)
+            self.cache.lookup(experts.index, chosen[some], batch.row_mask[some], weights[some])
         rule, d = experts.rule, self.config.d_model
         if rule.weights_on_input:
             k = chosen.shape[1]

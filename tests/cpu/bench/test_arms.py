@@ -14,6 +14,7 @@ LRU, LRFU = Policy.parse("lru"), Policy.parse("lrfu")
 def test_every_combination_is_an_arm_and_off_is_one():
     found = sweep(["25%", "off"], ["lru", "lrfu:16"], [None])
     assert found == [Arm("25%", LRU), Arm("25%", LRFU), Arm("off", LRU)]
+    assert [str(arm) for arm in sweep(["25%"], ["lrfu", "product"], [None])] == ["25% lrfu:16", "25% product"]
 
 
 def test_the_same_arm_twice_is_one():

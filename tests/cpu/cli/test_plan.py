@@ -84,11 +84,12 @@ def test_measured_figures_take_the_place_of_assumptions(call, model):
     assert "hotset doctor" not in result.err
 
 
-def test_a_trace_is_replayed_for_the_hit_rate(call, model, tmp_path):
+@pytest.mark.parametrize("policy", ["lrfu:16", "product"])
+def test_a_trace_is_replayed_for_the_hit_rate(call, model, policy, tmp_path):
     rng = np.random.default_rng(0)
     experts = np.argsort(rng.random((300, 2, 16)), axis=-1)[..., :2].astype(np.int16)
     np.savez(tmp_path / "t.npz", experts=experts, offsets=np.array([0, 100, 300]), n_experts=np.array(16))
-    args = ("plan", model, "--vram", "1GiB", "--expert-cache", "50%", "--trace", tmp_path / "t.npz")
+    args = ("plan", model, "--vram", "1GiB", "--expert-cache", "50%", "--trace", tmp_path / "t.npz", "--policy", policy)
     value = json.loads(call(*args, "--json").out)
     assert value["hit_rate"]["source"] == "replay of t.npz"
     assert value["hit_rate"]["expected"] == pytest.approx(0.5, abs=0.05)

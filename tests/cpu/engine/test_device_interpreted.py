@@ -24,6 +24,7 @@ from hotset.experts.trace import Trace  # noqa: E402
 from hotset.experts.trace_file import TraceHeader, TraceWriter  # noqa: E402
 from hotset.experts.trace_reader import read_run  # noqa: E402
 from hotset.gguf import open_gguf  # noqa: E402
+from hotset.kernels.rows import BEGINS, REAL  # noqa: E402
 from hotset.kernels.token_mask import pack  # noqa: E402
 from hotset.model import device_ops, model_config  # noqa: E402
 from hotset.model.batch import MAX_ROWS  # noqa: E402
@@ -34,6 +35,7 @@ from hotset.model.kv import DEFAULT, KVTypes  # noqa: E402
 from hotset.model.loading import load_weights  # noqa: E402
 from hotset.model.tensors import Tensors  # noqa: E402
 from lockers import FakeLocker  # noqa: E402
+from replayed import assert_as_replayed  # noqa: E402
 
 Q8 = KVTypes("q8_0", "q8_0")
 # The interpreter takes seconds for a chunk of rows: few tokens.
@@ -114,30 +116,35 @@ def test_counts_are_those_of_the_policy_on_the_recorded_picks(source):
     assert runner.model.cache.stats() == cache.stats()
 
 
-def test_a_recorded_run_is_replayed_to_the_same_counts(source, tmp_path):
-    runner = device_runner(source, 3, "lru")
+@pytest.mark.parametrize("policy", ["lru", "product"])
+def test_a_recorded_run_is_replayed_to_the_same_counts(source, policy, tmp_path):
+    runner = device_runner(source, 3, policy)
     runner.chunk = 1
     cache = runner.cache
     shape = cache.shape
     header = TraceHeader(
-        "tiny", "qwen3moe", "00", "test", "lru", shape.span_bytes, shape.n_experts, shape.n_slots, shape.k, shape.max_rows,
+        "tiny", "qwen3moe", "00", "test", policy, shape.span_bytes, shape.n_experts, shape.n_slots, shape.k, shape.max_rows,
         weights=cache.recorded_weights() is not None,
     )  # fmt: skip
     session = runner.session(32)
     session.start(SamplingParams(temperature=0, max_tokens=3), seed=0, end_ids=frozenset())
     with TraceWriter(tmp_path / "run.trace", header) as writer:
-        writer.answer(1)
         drain = Drain(cache, writer)
-        session.feed(TOKENS[:1])
-        drain("prompt")
-        for _ in range(3):
-            session.next()
-            drain("decode")
+        for token in TOKENS[:2]:
+            writer.answer(1)
+            session.keep(0)
+            session.feed([token])
+            drain("prompt")
+            for _ in range(3):
+                session.next()
+                drain("decode")
         stats = runner.stats()
         writer.counts({"prompt": phase_counts(stats.prompt), "decode": phase_counts(stats)})
     run = read_run(tmp_path / "run.trace")
-    assert (run.phases.tolist(), run.weights) == ([0, 1, 1], None)
+    assert (run.phases.tolist(), run.weights) == ([0, 1, 1, 0, 1, 1], None)
+    assert run.begins_answer.tolist() == [False, True, False] * 2
     assert replay_run(run) == run.counts
+    assert_as_replayed(cache, [[REAL], [BEGINS], [REAL]] * 2)
 
 
 def test_a_session_draws_what_the_reference_sampler_draws_from_its_logits(source):

@@ -39,6 +39,7 @@ class FakeKV:
     def __init__(self, n_seqs: int, n_ctx: int) -> None:
         self.k = torch.full((n_seqs, n_ctx), -1)
         self.seen: list[list[int]] = [[] for _ in range(n_seqs)]
+        self.n_prompt = [0] * n_seqs
 
     def see(self, seq: int, position: int, token: int) -> None:
         if position == 0:
@@ -74,6 +75,7 @@ class FreeKV(FakeKV):
 class FakeRows:
     def __init__(self, m: int, n_seqs: int) -> None:
         self.mask, self.token, self.position = [0] * m, [0] * m, [0] * m
+        self.begins = [False] * m
         self.seq = [i % n_seqs for i in range(m)]
 
     def __len__(self) -> int:
@@ -92,13 +94,14 @@ class FakeSeat:
         self._flight = deque()
         self.most_pending = 0
 
-    def place(self, row, tokens, params, seed, end_ids, seq) -> None:
+    def place(self, row, tokens, params, seed, end_ids, seq, *, begins=True) -> None:
         self.rows.seq[row] = seq
         self.drawing[seq] = (seed, set(end_ids))
         self.masks[seq] = None
-        self.sit(row, tokens[-1], len(tokens) - 1)
+        self.sit(row, tokens[-1], len(tokens) - 1, begins=begins)
 
-    def sit(self, row, token, position) -> None:
+    def sit(self, row, token, position, *, begins) -> None:
+        self.rows.begins[row] = begins
         self.rows.token[row], self.rows.position[row], self.rows.mask[row] = token, position, 1
 
     def clear(self, row) -> None:
@@ -116,6 +119,8 @@ class FakeSeat:
         for r in range(len(self.rows)):
             if self.rows.mask[r]:
                 self.ops.kv.see(self.rows.seq[r], self.rows.position[r], self.rows.token[r])
+                # The expert cache is told of every answer's first step, and of no other.
+                assert self.rows.begins[r] == (self.rows.position[r] == self.ops.kv.n_prompt[self.rows.seq[r]])
                 logits[r] = logits_of(self._held(r))
         return logits
 
@@ -137,6 +142,7 @@ class FakeSeat:
                 state = ENDED if token in ends else RUNNING
                 self.rows.token[r], self.rows.position[r] = token, self.rows.position[r] + 1
                 self.rows.mask[r] = int(state == RUNNING)
+                self.rows.begins[r] = False
             found.append((token, state))
         self._flight.append(found)
         self.most_pending = max(self.most_pending, len(self._flight))
@@ -174,6 +180,7 @@ class FakeRunner:
         for i, token in enumerate(tokens):
             ops.kv.see(seq, start + i, token)
         n = start + len(tokens)
+        ops.kv.n_prompt[seq] = n_prompt
         return torch.stack([logits_of(ops.kv.held(seq, n))]) if n == n_prompt else None
 
     def step(self, seat, n_rows) -> None:

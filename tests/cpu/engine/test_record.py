@@ -25,7 +25,15 @@ def recorded(engine, path, prompts, n_decode):
 
 @pytest.mark.parametrize(
     ("policy", "size"),
-    [("lrfu:16", "25%"), ("lru", "3slots"), ("lfu", "50%"), ("static", "25%"), ("lrfu:4", "off"), ("lru", "100%")],
+    [
+        ("lrfu:16", "25%"),
+        ("product", "25%"),
+        ("lru", "3slots"),
+        ("lfu", "50%"),
+        ("static", "25%"),
+        ("lrfu:4", "off"),
+        ("lru", "100%"),
+    ],
 )
 def test_simulated_is_live(policy, size, fresh, some_tokens, tmp_path):
     engine = fresh(policy=policy, expert_cache=size, record_steps=RING_STEPS)

@@ -22,7 +22,7 @@ def run(runner, n: int, *, trace_at: int = 0) -> list[int]:
 
 
 @pytest.mark.parametrize("n_slots", [0, 3, 8, 32])
-@pytest.mark.parametrize("policy", ["lrfu:16", "lru", "static"])
+@pytest.mark.parametrize("policy", ["lrfu:16", "product", "lru", "static"])
 def test_a_routed_run_counts_exactly_what_the_simulator_counts(demo, n_slots, policy):
     trace = routing_trace("random", demo.config)
     runner = demo.runner.beside((n_slots,) * trace.n_layers, Policy.parse(policy))

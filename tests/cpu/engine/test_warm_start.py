@@ -20,6 +20,7 @@ from hotset.experts.host_cache import HostCache
 from hotset.experts.policy import Policy
 from hotset.experts.slots import CacheShape
 from hotset.experts.trace import Trace
+from hotset.kernels.product import SCORE
 from hotset.lab.study import Study
 
 PROMPT = "The package manager"
@@ -116,6 +117,16 @@ def test_a_stop_and_a_close_are_ends_too():
         next(stream)
     stream.close()
     assert engine.warm_start.heat.samples == 1
+
+
+def test_product_begins_warm_and_learns():
+    learned()
+    engine = demo(warm_start=True, policy="product")
+    assert engine.warm_start.filled > 0
+    scores, _ = engine.runner.cache.scores()
+    assert all((layer[SCORE] > 0).any() for layer in scores)
+    engine.generate(PROMPT, max_tokens=40)
+    assert engine.warm_start.heat.samples == 3
 
 
 def test_static_placement_is_left_as_it_is():

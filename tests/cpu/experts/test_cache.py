@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from hotset.experts.cache import POISON, ExpertCache
+from hotset.experts.heat import first_scores
 from hotset.experts.host_cache import HostCache
 from hotset.experts.policy import Policy
 from hotset.experts.slots import CacheShape
@@ -99,13 +100,13 @@ def test_seeded_spans_are_brought_in():
     assert cache.stats().hits == (0, 2)
 
 
-@pytest.mark.parametrize("setting", ["lrfu:16", "lru", "lfu"])
+@pytest.mark.parametrize("setting", ["lrfu:16", "product", "lru", "lfu"])
 def test_both_caches_begin_alike_from_given_experts_and_scores(setting):
     cache, host = make_cache(make_bank(), setting), HostCache(SHAPE, Policy.parse(setting))
     for c in (cache, host):
         for layer, n_experts in enumerate(SHAPE.n_experts):
-            score = np.arange(n_experts).astype(host.state(layer).score.dtype)
-            c.start_from(layer, range(3), score)
+            share = np.arange(n_experts) / sum(range(n_experts))
+            c.start_from(layer, range(3), first_scores(c.policy, share, SHAPE.k))
     for layer, picks, mask in play(cache, 7):
         host.lookup(layer, picks, mask)
     assert cache.stats() == host.stats()

@@ -7,9 +7,10 @@ import pytest
 
 from hotset.experts import heat as module
 from hotset.experts.heat import MAX_PICKS, Heat, first_scores, heat_path, keep_heat, read_heat, shares
-from hotset.experts.policy import LayerState, Policy
+from hotset.experts.layer_state import LayerState
+from hotset.experts.policy import Policy
 
-POLICIES = ("lrfu:16", "lru", "lfu")
+POLICIES = ("lrfu:16", "product", "lru", "lfu")
 
 
 @pytest.fixture(autouse=True)
@@ -121,7 +122,7 @@ def test_what_was_used_more_and_later_is_hotter_under_every_policy(name):
     state = LayerState(policy, 6, 3, 1)
     for picks in ([0, 1], [0, 1], [2, 3], [2, 3], [2, 3]):
         state.request(np.array([picks], np.int32))
-    (share,) = shares(policy, [state.score], state.step)
+    (share,) = shares(policy, [state.scores], state.step)
     assert share.sum() == pytest.approx(1)
     assert share[2] == share[3] > share[0] == share[1] > share[4] == share[5] == 0
 
@@ -129,14 +130,14 @@ def test_what_was_used_more_and_later_is_hotter_under_every_policy(name):
 def test_static_says_nothing_of_use():
     state = LayerState(Policy.parse("static"), 6, 3, 1)
     state.request(np.array([[0, 1]], np.int32))
-    assert not shares(Policy.parse("static"), [state.score], state.step).any()
+    assert not shares(Policy.parse("static"), [state.scores], state.step).any()
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_first_scores_suit_the_policy_and_keep_the_order(name):
     policy = Policy.parse(name)
     state = LayerState(policy, 6, 3, 1)
-    state.score[:] = first_scores(policy, np.array([0.0, 0.1, 0.5, 0.3, 0.1, 0.0]), 2)
+    state.scores[:] = first_scores(policy, np.array([0.0, 0.1, 0.5, 0.3, 0.1, 0.0]), 2)
     state.seed([2, 3])
     state.check()
     assert state.score[2] >= state.score[3] >= state.score[1]

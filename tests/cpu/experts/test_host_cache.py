@@ -4,9 +4,11 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 from hotset.experts.host_cache import HostCache
-from hotset.experts.policy import LayerState, Policy
+from hotset.experts.layer_state import LayerState
+from hotset.experts.policy import Policy
 from hotset.experts.slots import CacheShape
 
 SHAPE = CacheShape((256, 512), (8, 12), (3, 5), k=2, max_rows=3)
@@ -70,6 +72,16 @@ def test_reset_stats_keeps_residency_and_reset_forgets_it():
     assert (cache.stats().hits, cache.stats().misses) == ((0, 0), (2, 0))
 
 
+@pytest.mark.parametrize("policy", ["lrfu:16", "product", "lru", "lfu"])
+def test_the_map_shows_what_is_used_warmer_than_the_rest(policy):
+    cache = HostCache(CacheShape((256,), (8,), (3,), k=2, max_rows=1), Policy.parse(policy))
+    for picks in ([[4, 5]], [[1, 2]], [[1, 2]], [[1, 2]]):
+        cache.lookup(0, np.array(picks, np.int32))
+    heat = cache.expert_map().heat[0]
+    assert heat.min() == 0
+    assert 0 < heat[4] == heat[5] < heat[1] == heat[2] <= 1
+
+
 def test_seeded_experts_hit_at_once():
     cache = HostCache(SHAPE, Policy())
     cache.seed(0, [5, 6])
@@ -78,7 +90,7 @@ def test_seeded_experts_hit_at_once():
 
 
 def test_the_policy_side_imports_without_torch():
-    modules = "policy slots trace trace_file trace_reader trace_csv simulate stats host_cache"
+    modules = "policy request layer_state slots trace trace_file trace_reader trace_csv simulate stats host_cache"
     code = f"""
 import sys
 for name in "{modules}".split():

@@ -6,9 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotset.errors import InputError
-from hotset.experts.policy import POLICIES, LayerState, Policy, compiled_request, request
+from hotset.experts.layer_state import LayerState
+from hotset.experts.policy import POLICIES, Policy
+from hotset.experts.request import compiled_request, request
+from hotset.kernels.product import RECENT
+from hotset.kernels.rows import BEGINS, PADDING, REAL
 
-SETTINGS = ("lrfu:16", "lrfu:0.5", "lru", "lfu", "static")
+SETTINGS = ("lrfu:16", "lrfu:0.5", "product", "lru", "lfu", "static")
 
 
 class Model:
@@ -17,6 +21,7 @@ class Model:
     def __init__(self, policy, n_experts, n_slots):
         self.policy, self.n_slots, self.step = policy, n_slots, 0
         self.score = np.zeros(n_experts, policy.kind.score_type)
+        self.recent, self.longer, self.last = np.zeros((3, n_experts), np.float32)
         self.slot = {e: e for e in range(n_slots)} if policy.name == "static" else {}
 
     def request(self, picks, real):
@@ -27,6 +32,8 @@ class Model:
         counts = np.bincount(np.concatenate(rows).astype(int), minlength=self.score.size)
         if self.policy.name == "lrfu":
             self.score = self.score * np.float32(2 ** (-len(rows) / self.policy.half_life)) + counts.astype(np.float32)
+        elif self.policy.name == "product":
+            self.multiply(counts, len(rows), begins=self.step > 1 and set(real.tolist()) <= {PADDING, BEGINS})
         elif self.policy.name == "lfu":
             self.score = self.score + counts.astype(np.int32)
         elif self.policy.name == "lru":
@@ -38,6 +45,16 @@ class Model:
         overflow = [e for e in missing if e not in self.slot]
         places = {e: self.n_slots + overflow.index(e) if e in overflow else self.slot[e] for e in needed}
         return places, missing
+
+    def multiply(self, counts, n, *, begins):
+        uses = counts.astype(np.float32)
+        if begins:
+            self.recent, self.longer = np.zeros_like(self.recent), self.longer / np.float32(8)
+        fades = [np.float32(2 ** (-n / half_life)) for half_life in (16, 128, 6)]
+        self.recent = self.recent * fades[0] + uses
+        self.longer = self.longer * fades[1] + uses
+        self.last = np.where(counts > 0, np.float32(1), self.last * fades[2])
+        self.score = self.recent * self.last * (self.longer + np.float32(0.375))
 
     def admit(self, e, needed):
         empty = sorted(set(range(self.n_slots)) - set(self.slot.values()))
@@ -56,12 +73,12 @@ def histories(draw):
     n_slots = draw(st.integers(0, n_experts))
     k = draw(st.integers(1, min(n_experts, 6)))
     row = st.permutations(range(n_experts)).map(lambda order: order[:k])
-    batch = st.lists(st.tuples(row, st.sampled_from((1, 1, 1, 0))), min_size=1, max_size=4)
+    batch = st.lists(st.tuples(row, st.sampled_from((REAL, REAL, BEGINS, BEGINS, PADDING))), min_size=1, max_size=4)
     return n_experts, n_slots, draw(st.lists(batch, min_size=1, max_size=12))
 
 
 def arrays(batch):
-    return np.array([row for row, _ in batch], np.int32), np.array([real for _, real in batch], np.int32)
+    return np.array([row for row, _ in batch], np.int32), np.array([mark for _, mark in batch], np.int32)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -79,7 +96,7 @@ def test_plain_and_compiled_decide_as_the_model_does(setting, history):
         for state in (plain, compiled):
             decision = state.request(picks, real)
             state.check()
-            expected = [[places[e] if is_real else -1 for e in row] for row, is_real in batch]
+            expected = [[places[e] if mark != PADDING else -1 for e in row] for row, mark in batch]
             assert decision.location.tolist() == expected
             assert decision.fetch_expert.tolist() == missing
             assert decision.fetch_location.tolist() == [places[e] for e in missing]
@@ -106,7 +123,7 @@ def test_held_experts_stay_where_they_are(setting, history):
         assert np.count_nonzero(state.slot_of_expert >= 0) <= n_slots
 
 
-@pytest.mark.parametrize("setting", ["lru", "lfu", "lrfu:16"])
+@pytest.mark.parametrize("setting", ["lru", "lfu", "lrfu:16", "product"])
 def test_a_fresh_expert_is_not_the_victim_of_its_own_request(setting):
     # CASES row 40: under LFU a fresh entry has the lowest score of all.
     state = LayerState(Policy.parse(setting), 12, 4, 1)
@@ -193,6 +210,7 @@ def test_a_broken_state_is_caught():
         ("lrfu", Policy("lrfu", 16.0)),
         ("LRFU:64", Policy("lrfu", 64.0)),
         ("lrfu:2.5", Policy("lrfu", 2.5)),
+        ("Product", Policy("product", None)),
         (" lru ", Policy("lru", None)),
         ("lfu", Policy("lfu", None)),
         ("static", Policy("static", None)),
@@ -204,7 +222,8 @@ def test_policies_are_read_and_written_back(text, policy):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "belady", "16", "lru:4", "lrfu:", "lrfu:0", "lrfu:-1", "lrfu:nan", "lrfu:1e9", "lrfu:16:2"]
+    "text",
+    ["", "belady", "16", "lru:4", "product:16", "lrfu:", "lrfu:0", "lrfu:-1", "lrfu:nan", "lrfu:1e9", "lrfu:16:2"],
 )
 def test_unknown_policies_are_refused(text):
     with pytest.raises(InputError, match="cache policy"):
@@ -212,16 +231,52 @@ def test_unknown_policies_are_refused(text):
 
 
 def test_an_unknown_policy_is_told_what_exists():
-    with pytest.raises(InputError, match="lrfu, lru, lfu, static"):
+    with pytest.raises(InputError, match="lrfu, product, lru, lfu, static"):
         Policy.parse("arc")
 
 
 def test_the_decay_of_one_row_is_that_of_the_half_life():
     table = Policy.parse("lrfu:16").decay_table(16)
     assert table.dtype == np.float32
+    assert table.shape == (17, 1)
     assert table[0] == 1
     assert table[1] == np.float32(2 ** (-1 / 16))
     assert table[16] == np.float32(0.5)
+
+
+def test_product_fades_with_three_half_lives():
+    table = Policy.parse("product").decay_table(128)
+    assert (table[16, 0], table[128, 1], table[6, 2]) == (0.5, 0.5, 0.5)
+
+
+def test_an_answer_begins_where_every_real_row_begins_one():
+    state = LayerState(Policy.parse("product"), 6, 3, 3)
+
+    def recent_after(*marks):
+        state.scores[:] = 0
+        state.scores[RECENT, 5] = 1
+        state.request(np.array([[0], [1], [2]], np.int32), np.array(marks, np.int32))
+        return state.scores[RECENT, 5]
+
+    assert (
+        recent_after(BEGINS, BEGINS, BEGINS) > 0
+    )  # nothing was before the first request of all: what a warm start gave stays
+    assert recent_after(REAL, REAL, REAL) > 0
+    assert recent_after(BEGINS, REAL, BEGINS) > 0  # a newcomer does not cost the others what they keep warm
+    assert recent_after(BEGINS, PADDING, PADDING) == 0
+    assert recent_after(BEGINS, BEGINS, PADDING) == 0
+
+
+def test_a_border_says_nothing_to_policies_that_forget_nothing():
+    rng = np.random.default_rng(3)
+    history = [rng.permutation(12)[None, :3].astype(np.int32) for _ in range(60)]
+    for setting in ("lrfu:16", "lru", "lfu"):
+        states = [LayerState(Policy.parse(setting), 12, 5, 1) for _ in range(2)]
+        for n, picks in enumerate(history):
+            states[0].request(picks)
+            states[1].request(picks, np.array([BEGINS if n % 7 == 0 else REAL], np.int32))
+        assert states[0].score.tobytes() == states[1].score.tobytes()
+        assert np.array_equal(states[0].slot_of_expert, states[1].slot_of_expert)
 
 
 def test_codes_are_unique():

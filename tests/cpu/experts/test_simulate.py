@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from hotset.errors import InputError
-from hotset.experts.policy import LayerState, Policy
+from hotset.experts.layer_state import LayerState
+from hotset.experts.policy import Policy
 from hotset.experts.simulate import batch_tokens, simulate
 from hotset.experts.trace import Trace
+from hotset.kernels.rows import BEGINS, PADDING, REAL
 
 # DESIGN.md, section 3: hit rates of the first 30,000 tokens, by slots in percent.
 TABLE = [
@@ -72,7 +74,12 @@ def test_no_slots_never_hit_and_all_slots_miss_each_expert_once():
     assert everything.overflows == (0, 0)
 
 
-@pytest.mark.parametrize("setting", ["lrfu:16", "lru", "lfu", "static"])
+def marks_of(row, offsets):
+    """The row mask of a request of those tokens."""
+    return np.where(row < 0, PADDING, np.where(np.isin(row, offsets[:-1]), BEGINS, REAL)).astype(np.int32)
+
+
+@pytest.mark.parametrize("setting", ["lrfu:16", "product", "lru", "lfu", "static"])
 def test_a_batch_is_counted_as_the_reference_counts_it(setting):
     rng = np.random.default_rng(1)
     experts = np.array([[rng.permutation(16)[:4] for _ in range(2)] for _ in range(150)], np.int32)
@@ -81,7 +88,7 @@ def test_a_batch_is_counted_as_the_reference_counts_it(setting):
     for layer, n_slots in enumerate((6, 9)):
         state = LayerState(Policy.parse(setting), 16, n_slots, 3)
         decisions = [
-            state.request(np.where(row[:, None] >= 0, experts[row, layer], 0), (row >= 0).astype(np.int32))
+            state.request(np.where(row[:, None] >= 0, experts[row, layer], 0), marks_of(row, trace.offsets))
             for row in batch_tokens(trace.offsets, 3)
         ]
         assert counts.hits[layer] == sum(decision.hits for decision in decisions)

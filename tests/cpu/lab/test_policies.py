@@ -45,13 +45,21 @@ def test_compiled_and_plain_loops_agree(name, made_up):
             assert np.array_equal(compiled, plain)
 
 
-@pytest.mark.parametrize("setting", ["lru", "lfu", "lrfu:16", "lrfu:0.5"])
+@pytest.mark.parametrize("setting", ["lru", "lfu", "lrfu:16", "lrfu:0.5", "product"])
 def test_the_cache_s_own_policies_hit_what_the_cache_hits(setting, made_up):
     trace = made_up(7, n_experts=20, k=4)
     for n_slots in (0, 2, 4, 7, 20):
         counts = simulate(trace, n_slots, Policy.parse(setting))
         for layer in range(2):
             assert LabPolicy.parse(setting).hits(layer_requests(trace, layer), n_slots).sum() == counts.hits[layer]
+
+
+@pytest.mark.parametrize(("name", "n_slots"), [("gpt-oss-20b", 8), ("olmoe-1b-7b", 16)])
+def test_product_is_the_cache_s_own_on_real_traces(name, n_slots, real):
+    trace = real(name, 2_000)
+    counts = simulate(trace, n_slots, Policy.parse("product"))
+    for layer in (0, trace.n_layers - 1):
+        assert LabPolicy("product").hits(layer_requests(trace, layer), n_slots).sum() == counts.hits[layer]
 
 
 def test_overflows_are_those_of_the_cache(made_up):

@@ -74,7 +74,7 @@ class LabPolicy:
 
     @property
     def decay(self) -> NDArray[np.float32] | None:
-        return None if self.half_life is None else Policy(self.name, self.half_life).decay_table(1)
+        return None if self.half_life is None else Policy(self.name, self.half_life).decay_table(1)[:, 0]
 
     def hits(self, requests: Requests, n_slots: int) -> NDArray[np.int64]:
         """Hits int64 [answers, layers] with so many slots, from a cold start."""

@@ -1,6 +1,6 @@
 """Policies that give every expert a score and evict the lowest: LRU, LFU, LRFU, LRU-2, a fixed ranking, FIFO and GDSF. Scores of experts that left are kept, but for FIFO and GDSF.
 
-LRU, LFU and LRFU are the expert cache's own (`experts.policy`), one row a request.
+LRU, LFU and LRFU are the expert cache's own (`experts/request.py`), one row a request.
 """
 
 from __future__ import annotations
