@@ -206,8 +206,7 @@ class DeviceRunner:
         """One chunk's logits; done again it gives the same: it stores the same keys and values, and no expert moves."""
         config, model = self.model.config, self.model
         assert self.chunks is not None
-        missing = (model.bank.n_bytes - model.cache.shape.slot_bytes) // max(1, len(model.bank.spans))
-        take_all = expects_all(len(batch.rows), config.n_experts, config.n_picks, missing)
+        take_all = expects_all(len(batch.rows), config.n_experts, config.n_picks)
         staging = self.chunks.staging
         # What the device cannot read as a whole the host brings, who then has to know the picks.
         waves = (
@@ -332,8 +331,6 @@ class DeviceRunner:
 
     def resize_cache(self, n_slots: Sequence[int]) -> None:
         self.model.cache.resize(n_slots)
-        if self.model.device.type == "cuda":  # what it gave up goes back to the driver
-            torch.cuda.empty_cache()
 
     def expert_map(self) -> ExpertMap:
         return self.model.cache.expert_map()

@@ -28,8 +28,8 @@ RESERVE_SHARE = 0.02
 CHUNK_SHARE = 0.05
 MAX_CHUNK_ROWS = 4096
 MIN_CHUNK_ROWS = 256
-# All slots are one allocation, and the driver gives whole pages of 2 MiB.
-SLOT_ROUNDING = 2 * MIB
+# All slots are one allocation: the allocator takes 20 MiB for less than 10 and whole pages of 2 MiB for more.
+SLOT_ROUNDING = 20 * MIB
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class Ahead:
         scores = cache.scores()[0] if n_ahead else []
         for layer, n in enumerate(self.n_experts if n_ahead else ()):
             missing = np.flatnonzero(resident[layer] == 0)
-            experts = missing[np.argsort(-scores[layer][missing], kind="stable")[:n]]
+            experts = missing[np.argsort(-scores[layer][0, missing], kind="stable")[:n]]
             span, place = self._span_bytes[layer], staging.buffers[layer % len(staging.buffers)].data_ptr()
             address[layer, experts] = place + np.arange(n) * span
             lists[:, layer, :n] = cache.bank_base[layer] + experts * span, address[layer, experts]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hotset.errors import PlacementError
+from hotset.host.pages import own_pages
 from hotset.host.ram import available_bytes
 from hotset.host.rearrange import rearrange
 from hotset.quant.layout import Bytes, SpanLayout
@@ -32,10 +33,7 @@ class ExpertBank:
         self.span_bytes = tuple(s.n_bytes for s in spans)
         self.n_bytes = sum(self.span_bytes) * n_experts
         self._check_room()
-        self._map = mmap.mmap(-1, max(self.n_bytes, 1))
-        if hasattr(mmap, "MADV_HUGEPAGE"):  # fewer page-table walks while streaming, and faster page-locking
-            self._map.madvise(mmap.MADV_HUGEPAGE)
-        self.data: Bytes = np.frombuffer(self._map, np.uint8)
+        self.data: Bytes = np.frombuffer(own_pages(self.n_bytes), np.uint8)
         self.address: int = self.data.ctypes.data
         self._locked: list[tuple[int, int]] = []
         self.bounce: Bounce | None = None  # what lies past `locked_bytes` goes through it to the GPU

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import mmap
 from typing import Protocol
 
 import numpy as np
 
 from hotset.errors import DeviceError
+from hotset.host.pages import own_pages
 from hotset.quant.layout import Bytes
 
 MIB = 1 << 20
@@ -51,7 +51,7 @@ class Bounce:
         self.shift = locker.shift(self.address)
 
     def _lock(self, relay_bytes: int) -> bool:
-        self.data: Bytes = np.frombuffer(mmap.mmap(-1, relay_bytes + N_PIECES * self.piece_bytes), np.uint8)
+        self.data: Bytes = np.frombuffer(own_pages(relay_bytes + N_PIECES * self.piece_bytes), np.uint8)
         self.address: int = self.data.ctypes.data
         self._locked = self._locker.lock(self.address, self.data.nbytes)
         return self._locked

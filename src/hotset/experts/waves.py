@@ -27,8 +27,6 @@ WAVE_BYTES = 32 << 20
 N_BUFFERS = 2
 # From this share of a layer's experts on, all of them are brought in, without waiting for the picks.
 ALL_FROM = 0.95
-# What the bus brings while a layer computes all but its experts: to leave out less, waiting for the picks does not pay.
-AHEAD_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,13 +92,9 @@ class Staging:
         return sum(b.numel() for b in self.buffers)
 
 
-def expects_all(n_rows: int, n_experts: int, n_picks: int, missing_bytes: int) -> bool:
-    """Whether to bring all of a layer's missing experts (`missing_bytes`) ahead of its picks.
-
-    So it is where rows that pick at random would touch ALL_FROM of the experts (48 rows at 8 of 128), or leave out less than AHEAD_BYTES.
-    """
-    untouched = (1 - n_picks / n_experts) ** n_rows
-    return untouched <= 1 - ALL_FROM or untouched * missing_bytes < AHEAD_BYTES
+def expects_all(n_rows: int, n_experts: int, n_picks: int) -> bool:
+    """Whether rows that pick at random would touch ALL_FROM of the experts: 48 rows at 8 of 128."""
+    return (1 - n_picks / n_experts) ** n_rows <= 1 - ALL_FROM
 
 
 class IdleWaves:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import resource
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hotset.engine.cuda import CudaLocker, address_of, cuda_problem, driver_library
+from hotset.host.pages import own_pages
 from hotset.host.ram import available_bytes
 from hotset.host.threads import checked_threads
 from hotset.plan.dram import BUFFER_BYTES, buffer, read_rate
@@ -170,7 +170,7 @@ def round_trip_seconds(device: torch.device) -> float:
 
 def page_lockable(locker: Locker, n_bytes: int) -> int:
     """How much of `n_bytes` can be page-locked at once, in pieces as the bank locks them."""
-    memory = mmap.mmap(-1, max(n_bytes, 1))
+    memory = own_pages(n_bytes)
     base = np.frombuffer(memory, np.uint8).ctypes.data
     locked: list[int] = []
     try:

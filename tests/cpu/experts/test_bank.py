@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -105,3 +108,13 @@ def test_copies_are_cut_where_pieces_meet_and_where_locking_ends(small_pieces):
     assert list(bank.runs(border, 10)) == [(10, False)]
     assert list(bank.runs(border - 1, 1)) == [(1, True)]
     assert list(bank.runs(5, 0)) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells how memory is mapped")
+def test_the_bank_is_nobody_elses_and_asks_for_huge_pages():
+    bank = ExpertBank(SPANS, n_experts=64)
+    mappings = re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text())
+    bounds = [[int(end, 16) for end in m.split(" ", 1)[0].split("-")] for m in mappings]
+    own = next(m for m, (start, end) in zip(mappings, bounds, strict=True) if start <= bank.address < end)
+    assert own.split()[1] == "rw-p"
+    assert "hg" in own.rsplit("VmFlags:", 1)[1].split()
