@@ -11,7 +11,7 @@ import numpy as np
 
 from hotset.errors import FileError, InputError
 from hotset.experts.trace_csv import read_picks
-from hotset.experts.trace_file import MAGIC, Phase, RecordedRun
+from hotset.experts.trace_file import MAGIC, MAX_EXPERTS, Phase, RecordedRun
 from hotset.experts.trace_reader import read_run
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ UNREADABLE = (
     zlib.error,
 )
 
-
+HINT = "give a trace file of `hotset trace`, a .npz file, or CSV"
 NPZ_HINT = "give a .npz trace of recorded picks with experts [tokens, layers, k], offsets and n_experts"
 
 
@@ -66,14 +66,19 @@ class Trace:
             with path.open("rb") as file:
                 start = file.read(len(MAGIC))
         except FileNotFoundError:
-            raise FileError(path, "trace", "no such file", hint=NPZ_HINT) from None
+            raise FileError(path, "trace", "no such file", hint=HINT) from None
         except OSError as error:
-            raise FileError(path, "trace", f"cannot be read ({error.strerror})", hint=NPZ_HINT) from error
+            raise FileError(path, "trace", f"cannot be read ({error.strerror})", hint=HINT) from error
+        if not start:
+            raise FileError(path, "trace", "is empty", hint=HINT)
+        is_csv = start != MAGIC and path.suffix.lower() in (".csv", ".txt")
+        if phase is not None and start != MAGIC:
+            raise InputError(f"{path} does not tell phases apart, so none can be chosen; leave --phase out")
+        if n_experts is not None and not is_csv:
+            raise InputError(f"{path} says itself how many experts there are; leave --experts out")
         if start == MAGIC:
             return Trace.of_run(read_run(path), phase)
-        if path.suffix.lower() in (".csv", ".txt"):
-            return _from_csv(path, n_experts)
-        return _from_npz(path)
+        return _from_csv(path, n_experts) if is_csv else _from_npz(path)
 
     @staticmethod
     def of_run(run: RecordedRun, phase: Phase | None = None) -> Trace:
@@ -117,8 +122,13 @@ def _from_npz(path: Path) -> Trace:
 
 def _from_csv(path: Path, n_experts: int | None) -> Trace:
     experts, offsets = read_picks(path)
+    highest = int(experts.max())
+    if n_experts is not None and not highest < n_experts <= MAX_EXPERTS:
+        raise InputError(
+            f"--experts {n_experts}: the highest number in {path} is {highest:,}; give {highest + 1:,} to {MAX_EXPERTS:,}"
+        )
     try:
-        return Trace(experts, offsets, int(experts.max()) + 1 if n_experts is None else n_experts)
+        return Trace(experts, offsets, highest + 1 if n_experts is None else n_experts)
     except InputError as error:
         raise FileError(path, "trace", str(error), hint="mend the file") from error
 
@@ -133,6 +143,8 @@ def _problem(experts: NDArray[Any], offsets: NDArray[Any], n_experts: int) -> st
         return f"offsets must rise from 0 to the number of tokens, {len(experts)}"
     if experts.size and not 0 <= int(experts.min()) <= int(experts.max()) < n_experts:
         return f"experts go from {experts.min()} to {experts.max()}, but n_experts is {n_experts}"
+    if not 1 <= n_experts <= MAX_EXPERTS:
+        return f"a layer has {n_experts:,} experts; 1 to {MAX_EXPERTS:,} are possible"
     ordered = np.sort(experts, axis=-1)
     if np.any(ordered[..., 1:] == ordered[..., :-1]):
         return "a token picks the same expert twice in a layer"
