@@ -45,28 +45,38 @@ def trace(
     from hotset.cli.run import given_text
     from hotset.engine.loading import resolve
     from hotset.engine.record import RING_STEPS, record
+    from hotset.experts.trace_file import check_output
 
     text = given_text(prompt, file)
-    if text is None:
+    if not text:
         raise InputError("no text was given; give it with -p or name a file with -f")
     if decode < 0:
         raise InputError(f"--decode {decode}: give 0 or more tokens")
+    path = Path(output).expanduser()
+    check_output(path)
     sampling = SamplingParams(temperature=temp, seed=seed, max_tokens=decode + 1)
     choices = Choices(
         options.chosen_model(model, model_option, hf_repo), device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=ctx_size,
         threads=threads, pre=pre, graph=not no_graph, record_steps=RING_STEPS,
     )  # fmt: skip
     engine = open_engine(choices)
+    if not engine.runner.shape.n_layers:
+        raise InputError(
+            f"{engine.config.name} is a dense model and has no experts to trace; choose a mixture of experts"
+        )
     prompts = pieces(engine.tokenize(text), engine.n_ctx - decode - 1, decode)
     with open_model(resolve(choices.model)) as source:
         model_hash = source.header_hash
     stats = record(
-        engine, prompts, Path(output), model_hash=model_hash, n_decode=decode, sampling=sampling,
+        engine, prompts, path, model_hash=model_hash, n_decode=decode, sampling=sampling,
         progress=lambda n: say(f"answer {n} of {len(prompts)}"),
     )  # fmt: skip
-    size = size_text(Path(output).stat().st_size)
+    size = size_text(path.stat().st_size)
     put(f"{output}: {stats.prompt.tokens:,} tokens of text and {stats.tokens:,} decoded, {size}\n")
-    say(f"expert cache ({stats.policy}): hit rate {percent_text(stats.hit_rate)} in decoding")
+    said = {"prompts": stats.prompt.hit_rate, "decoding": stats.hit_rate}
+    rates = ", ".join(f"{percent_text(rate)} in {what}" for what, rate in said.items() if rate is not None)
+    say(f"expert cache ({stats.policy}), empty at first: hit rate {rates or 'not known, for no expert was picked'}")
+    say(f"replay it through other policies and sizes with: hotset simulate {output}")
     if json:
         put_json({**engine_facts(engine, choices), "trace": output, "answers": len(prompts), "stats": stats.as_dict()})
 
