@@ -30,7 +30,7 @@ def test_hit_rates_in_the_bench_equal_the_simulators_on_the_same_trace(demo, pol
     starts = [0, 70, 140, 230]
     trace = Trace(made.experts[:300], np.array([*starts, 300]), made.n_experts)
     runner = demo.runner.beside((n_slots,) * trace.n_layers, Policy.parse(policy))
-    plan = Plan(0, 60, 3)
+    plan = Plan((), (60,), 3)
     run = Bench(runner, Tokens(range(50)), plan, routing=trace)
     run.warm_up()
     ((found,),) = results([run], plan)

@@ -20,8 +20,10 @@ def bench(
     model: options.ModelArgument = None,
     model_option: options.ModelOption = None,
     hf_repo: options.HubOption = None,
-    n_prompt: Annotated[int, typer.Option("-p", "--n-prompt", metavar="N", help="Tokens of the prompt; 0: no prompt test.")] = 512,
-    n_gen: Annotated[int, typer.Option("-n", "--n-gen", metavar="N", help="Tokens to decode; 0: no decode test.")] = 128,
+    n_prompt: Annotated[
+        str, typer.Option("-p", "--n-prompt", metavar="N,...", help="Tokens of the prompt; a list (512,2048) or range (128-2048*2) is measured one after another; 0: no prompt test.")
+    ] = "512",
+    n_gen: Annotated[str, typer.Option("-n", "--n-gen", metavar="N,...", help="Tokens to decode, likewise; 0: no decode test.")] = "128",
     repetitions: Annotated[int, typer.Option("-r", "--repetitions", metavar="N", help="Runs that count.")] = 5,
     output: Annotated[str, typer.Option("-o", "--output", metavar="md|csv|json|jsonl", help="The form of the results.")] = "md",
     file: Annotated[
@@ -66,7 +68,7 @@ def bench(
         raise InputError(f"-o {output!r} is not one of {', '.join(FORMATS)}")
     if bus_factor < 1:
         raise InputError(f"--bus-factor {bus_factor}: give 1 or more")
-    plan = Plan(n_prompt, n_gen, repetitions, cold)
+    plan = Plan(tuple(options.numbers(n_prompt, "-p")), tuple(options.numbers(n_gen, "-n")), repetitions, cold)
     counts = options.numbers(threads, "-t") if threads else [None]
     arms = sweep(options.spread(expert_cache, "--expert-cache"), options.spread(policy, "--policy"), counts)
     path = options.chosen_model(model, model_option, hf_repo)
@@ -82,7 +84,13 @@ def bench(
     else:
         choices = replace(choices, expert_cache="off", arms=", ".join(dict.fromkeys(map(str, arms))))
     measuring = Measuring(choices, plan, arms, text, routing, bus_factor, alone=alone)
-    show(list(measuring.lines()), output, json=json)
+    lines: list[Line] = []
+    try:
+        for line in measuring.lines():
+            lines.append(line)  # noqa: PERF402 - what was measured before an error is kept
+    finally:
+        if lines:
+            show(lines, output, json=json)
 
 
 def show(lines: Sequence[Line], form: str, *, json: bool) -> None:
@@ -97,9 +105,8 @@ def show(lines: Sequence[Line], form: str, *, json: bool) -> None:
     }
     gpu = GPU_ONLY if any(line.setting.backend == "CUDA" for line in lines) else ()
     forecast = (FORECAST,) if any(line.forecast for line in lines) else ()
-    table = Table(form, [*(name for name in SWEPT if varies[name]), *gpu, *forecast])
-    for line in lines:
-        put(table.add(line))
+    table = Table(form, [*(name for name in SWEPT if varies[name]), *gpu, *forecast], lines)
+    put(table.text)
     for line in lines:
         named = f", {line.setting.cache}, {line.setting.policy}" if varies["cache"] else ""
         if line.forecast is not None and line.forecast_error is not None:

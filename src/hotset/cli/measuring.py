@@ -133,7 +133,7 @@ class Measuring:
             [Placed(self.arms[0], shape.n_slots, 0)] if self.alone else [placed(a, shape, room, kv) for a in self.arms]
         )
         full = any(a.n_slots == shape.n_experts for a in arms)
-        if room is None or full or not self.plan.n_decode:
+        if room is None or full or not self.plan.decode_tests:
             return arms
         try:
             arms.append(placed(RESIDENT, shape, room, kv))
