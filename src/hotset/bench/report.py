@@ -12,6 +12,7 @@ from typing import Any
 from hotset.bench.markdown import markdown_table
 from hotset.bench.runner import Result
 from hotset.bench.units import count_text, percent_text, size_text
+from hotset.plan.nvml import UNKNOWN, GpuState
 
 FORMATS = ("md", "csv", "json", "jsonl")
 # Columns that are shown only where they say something: settings that vary, and what a GPU alone has.
@@ -55,7 +56,8 @@ class Setting:
 class Line:
     """One result under one setting; `resident_s` is the seconds of a decode step with every expert on the GPU, where that was measured.
 
-    `forecast` is the tokens per second that the machine's kept figures promise at the measured hit rate, where there are some.
+    `forecast` is the tokens per second that the machine's kept figures promise at the measured hit rate, where there are some; `gpu` how the
+    GPU ran, as asked right after the test.
     """
 
     setting: Setting
@@ -63,6 +65,7 @@ class Line:
     resident_s: float | None = None
     verdict: str = ""
     forecast: float | None = None
+    gpu: GpuState | None = None
 
     @property
     def forecast_error(self) -> float | None:
@@ -153,6 +156,7 @@ class Line:
             "forecast_tokens_per_s": self.forecast,
             "forecast_error": self.forecast_error,
             "busy_cores": r.busy_cores,
+            **(self.gpu or UNKNOWN).facts(),
             "verdict": self.verdict,
         }
 

@@ -97,22 +97,15 @@ def show(lines: Sequence[Line], form: str, *, json: bool) -> None:
     """The table, the verdict in words, and as JSON on the last line everything (but for CSV, which is to stay CSV unless asked)."""
     from hotset.bench.report import FORECAST, GPU_ONLY, SWEPT, Table
     from hotset.bench.verdict import verdicts
+    from hotset.cli.bench_texts import last_lines, varies
 
     lines = [replace(line, verdict=text) for line, text in zip(lines, verdicts(lines), strict=True)]
-    varies = {
-        "threads": len({line.setting.threads for line in lines}) > 1,
-        "cache": len({(line.setting.cache, line.setting.policy) for line in lines}) > 1,
-    }
+    swept = varies([line.setting for line in lines])
     gpu = GPU_ONLY if any(line.setting.backend == "CUDA" for line in lines) else ()
     forecast = (FORECAST,) if any(line.forecast for line in lines) else ()
-    table = Table(form, [*(name for name in SWEPT if varies[name]), *gpu, *forecast], lines)
+    table = Table(form, [*(name for name in SWEPT if swept[name]), *gpu, *forecast], lines)
     put(table.text)
-    for line in lines:
-        named = f", {line.setting.cache}, {line.setting.policy}" if varies["cache"] else ""
-        if line.forecast is not None and line.forecast_error is not None:
-            said = f"{line.forecast:.1f} t/s at this hit rate, {100 * line.forecast_error:+.1f} % off what was measured"
-            say(f"forecast of {line.result.test.name}{named}: {said}")
-        if line.verdict:
-            say(f"verdict on {line.result.test.name}{named}: {line.verdict}")
+    for text in last_lines(lines):
+        say(text)
     if json or form in ("json", "md"):
         put_json(table.facts)

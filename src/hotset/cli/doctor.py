@@ -61,6 +61,8 @@ def machine_rows(m: Machine) -> Rows:
 
 
 def gpu_rows(g: GpuFigures) -> Rows:
+    from hotset.plan.nvml import link_text
+
     def rates(by_size: dict[int, float]) -> str:
         return ", ".join(f"{size_text(n)} {rate / 1e9:.1f}" for n, rate in sorted(by_size.items()))
 
@@ -68,7 +70,7 @@ def gpu_rows(g: GpuFigures) -> Rows:
     lock = f"{locked}, all that was tried" if g.page_locked_bytes >= g.page_lock_tried else f"{locked} of {tried} tried"
     return [
         ("GPU", f"{g.name}, compute capability {g.capability[0]}.{g.capability[1]}, {size_text(g.vram_bytes)}"),
-        ("bus", link_text(g)),
+        ("bus", link_text(g.link, g.best_link)),
         ("pinned copies, GB/s", rates(g.pinned_copy)),
         ("zero copy, GB/s", rates(g.zero_copy)),
         ("GPU memory", f"{g.memory / 1e9:,.0f} GB/s, read and written"),
@@ -76,12 +78,3 @@ def gpu_rows(g: GpuFigures) -> Rows:
         ("round trip to the host", f"{g.round_trip_s * 1e6:.1f} us"),
         ("page-locking", lock),
     ]
-
-
-def link_text(g: GpuFigures) -> str:
-    """The link in use, and the one that card and slot allow, where that is another."""
-    if g.link is None:
-        return "not known"
-    if g.best_link is None or g.link == g.best_link:
-        return f"{g.link}"
-    return f"{g.link}, though card and slot allow {g.best_link}: check the slot, its lanes, and the firmware's settings"

@@ -7,6 +7,7 @@ import pytest
 
 from hotset.bench.report import Line, Setting, Table
 from hotset.bench.runner import Result, Sample, Workload
+from hotset.plan.nvml import GpuState, Link
 
 SETTING = Setting("a | b", 1 << 30, 10**9, "CPU", 4, "25%", "lru", False, 10**9, 2e10)
 
@@ -62,6 +63,14 @@ def test_what_a_gpu_alone_has_gets_columns_there():
     head, _, row = Table("md", ["ms in misses", "bus GB/s", "VRAM peak"], [found]).text.splitlines()
     shown = dict(zip(cells(head), cells(row)[1:], strict=True))
     assert [shown[name] for name in ("ms in misses", "bus GB/s", "VRAM peak")] == ["0.100", "5.2 of 50.0", "1.00 GiB"]
+
+
+def test_how_the_gpu_ran_is_recorded_and_has_the_same_columns_where_it_is_not_known():
+    known = replace(line(), gpu=GpuState(Link(4, 8), Link(4, 16), 1500, 1980, 310.5, 700.0))
+    first, second = Table("json", [], [known, line()]).facts
+    assert (first["gpu_link"], first["gpu_best_link"], first["gpu_mhz"]) == ("PCIe 4 x8", "PCIe 4 x16", 1500)
+    assert first.keys() == second.keys()
+    assert second["gpu_watts"] is None
 
 
 def test_swept_settings_get_columns():

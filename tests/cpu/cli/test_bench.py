@@ -48,7 +48,9 @@ def test_a_measured_machine_adds_a_forecast(call, loaded, monkeypatch):
     assert prompt["forecast_tokens_per_s"] is None
     assert decode["forecast_error"] == pytest.approx(decode["forecast_tokens_per_s"] / decode["tokens_per_s"] - 1)
     assert "forecast of tg4:" in result.err
+    assert "t/s from the rate at which memory is read" in result.err
     assert "off what was measured" in result.err
+    assert "no forecast" not in result.err
 
 
 def test_the_card_comes_before_the_results_on_stderr(call, loaded):
@@ -132,10 +134,30 @@ def test_one_arm_is_the_model_as_loaded(call, loaded):
 def test_the_verdict_comes_last_and_is_in_the_json(call, loaded):
     loaded()
     result = call("bench", "demo", *ARGS, "--expert-cache", "25%,off", "-o", "json")
-    last = result.err.splitlines()[-1]
-    assert last.startswith("verdict on tg4, 25%: 8 of 32 experts per layer, lrfu:16 (counted): counted only")
+    cached, off = result.err.splitlines()[-2:]
+    assert cached.startswith("verdict on tg4, 25%: 8 of 32 experts per layer, lrfu:16 (counted): counted only")
+    assert off.startswith("verdict on tg4, off: bound by")
     rows = json.loads(result.out)
-    assert [bool(row["verdict"]) for row in rows] == [False, False, True, False]
+    assert [bool(row["verdict"]) for row in rows] == [False, False, True, True]
+
+
+def test_arms_that_differ_in_threads_alone_are_told_apart(call, loaded):
+    loaded()
+    text = call("bench", "demo", *ARGS, "-t", "1,2").err
+    for name in (
+        "warm-up (compiling, first touch of memory), 1 thread, not",
+        "tg4, 2 threads: first",
+        "tg4, 1 thread: counted",
+    ):
+        assert name in text
+
+
+def test_without_kept_figures_the_way_to_a_forecast_is_named(call, loaded, monkeypatch):
+    loaded()
+    assert (
+        "no forecast: this machine was not measured yet: run `hotset doctor` once" in call("bench", "demo", *ARGS).err
+    )
+    assert "no forecast" not in call("bench", "demo", "-p", "16", "-n", "0").err
 
 
 def test_routing_replaces_the_picks_of_decoding(call, loaded):
