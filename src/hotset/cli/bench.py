@@ -31,7 +31,7 @@ def bench(
     ] = None,
     cold: Annotated[bool, typer.Option("--cold", help="Empty the expert cache before every run.")] = False,
     routing: Annotated[
-        str | None, typer.Option("--routing", metavar="FILE|random|repeat", help="Decode with the picks of a recorded trace (.npz), or with random or always the same ones, in place of the router's.", show_default="the router")
+        str | None, typer.Option("--routing", metavar="FILE|random|repeat", help="Decode with the picks of a recorded trace (of `hotset trace`, .npz or CSV), or with random or always the same ones, in place of the router's.", show_default="the router")
     ] = None,
     bus_factor: Annotated[int, typer.Option("--bus-factor", metavar="N", help="Fetch every expert N times, which imitates a bus N times slower; GPU only.")] = 1,
     threads: Annotated[

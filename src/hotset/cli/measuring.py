@@ -63,7 +63,7 @@ class Measuring:
     @cached_property
     def bus_rate(self) -> float | None:
         """Bytes per second of pinned copies at the spans' sizes, None where nothing is fetched."""
-        if self.on_gpu is None:
+        if self.on_gpu is None or not self.on_gpu.model.bank.span_bytes:
             return None
         from hotset.plan.bus import mixed_rate, pinned_copy_rates
 

@@ -7,7 +7,7 @@ import pytest
 from hotset.cli.trace import pieces
 from hotset.errors import InputError
 from hotset.experts.trace_reader import read_run
-from samples import TinyMoE
+from samples import TinyMoE, write_dense
 
 
 def test_a_recorded_run_passes_the_check_and_can_be_simulated(call, tmp_path):
@@ -60,6 +60,13 @@ def test_a_model_is_not_overwritten_by_its_trace(call, tmp_path):
     result = call("trace", path, "-p", "x", "-o", path)
     assert (result.code, "would be overwritten" in result.err) == (1, True)
     assert path.read_bytes() == content
+
+
+def test_a_dense_model_has_nothing_to_trace(call, tmp_path):
+    dense = write_dense(tmp_path / "dense.gguf")
+    result = call("trace", dense, "-p", "x", "-o", tmp_path / "t", "--device", "cpu")
+    assert (result.code, "has no experts to trace" in result.err) == (1, True)
+    assert not (tmp_path / "t").exists()
 
 
 def test_prompts_alone_may_be_recorded(call, tmp_path):
