@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from hotset.bench.units import number_text, percent_text, size_text
 from hotset.cli import options
 from hotset.cli.output import put, put_json, say
 from hotset.errors import HotsetError, InputError
@@ -16,6 +17,7 @@ from hotset.errors import HotsetError, InputError
 if TYPE_CHECKING:
     from hotset.experts.trace import Trace
     from hotset.experts.trace_file import Phase
+    from hotset.lab.policies import LabPolicy
     from hotset.lab.study import Outcome
 
 STEP = Fraction(5, 100)
@@ -78,6 +80,7 @@ def simulate(
         picks = picks.first(first)
     sizes = fractions(slots, picks.n_experts)
     say(trace_line(picks))
+    say(f"replaying {count_of(asked[0])} in {number_text(len(asked[1]), 'pool')} at {number_text(len(sizes), 'size')}")
     study = Study(picks, checked_threads(threads))
     outcomes = list(study.outcomes(*asked, sizes))
     for line in cliff_lines(picks):
@@ -93,6 +96,10 @@ def simulate(
         put_json([outcome.as_dict() for outcome in outcomes])
     else:
         put(table(outcomes))
+
+
+def count_of(policies: Sequence[LabPolicy]) -> str:
+    return "1 policy" if len(policies) == 1 else f"{len(policies)} policies"
 
 
 def fractions(text: str, n_experts: int) -> list[Fraction]:
@@ -115,7 +122,10 @@ def fractions(text: str, n_experts: int) -> list[Fraction]:
 def fraction(text: str, n_experts: int) -> Fraction:
     from hotset.experts.slots import CacheSize
 
-    size = CacheSize.parse(text)
+    try:
+        size = CacheSize.parse(text)
+    except InputError:
+        size = CacheSize("off")
     if size.kind == "percent":
         return size.amount / 100
     if size.kind == "slots" and size.amount <= n_experts:
@@ -128,44 +138,50 @@ def fraction(text: str, n_experts: int) -> Fraction:
 def trace_line(trace: Trace) -> str:
     """What the trace holds."""
     shape = f"{trace.n_layers} layers, {trace.n_experts} experts, {trace.k} picked"
-    return f"{trace.n_tokens:,} tokens of {len(trace.offsets) - 1} answers; {shape}"
+    return f"{number_text(trace.n_tokens, 'token')} of {number_text(len(trace.offsets) - 1, 'answer')}; {shape}"
 
 
 def cliff_lines(trace: Trace) -> list[str]:
     """Where one token needs more than there are slots."""
     share = trace.k / trace.n_experts
     lines = [
-        f"the cliff: one token needs {trace.k} of {trace.n_experts} experts of a layer; under {100 * share:.1f} % of slots no token finds all of its own"
+        f"the cliff: a token needs {trace.k} of a layer's {trace.n_experts} experts; under {100 * share:.1f} % of slots it never finds all"
     ]
+    if len(trace.offsets) < 3:
+        lines.append("intervals need at least two answers, and the trace has one")
     if not trace.span_bytes:
-        lines.append("the trace does not say how many bytes an expert has: byte hit rates are as if all were the same")
+        lines.append("the trace does not say how many bytes an expert has, so bytes are not counted")
     return lines
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
     """Results as a table in Markdown."""
-    from hotset.bench.units import percent_text, size_text
+    from hotset.bench.markdown import markdown_table
 
-    def cells(o: Outcome) -> tuple[str, ...]:
-        span = "-" if o.hit_rate_95 is None else "{:.1f} to {:.1f} %".format(*(100 * x for x in o.hit_rate_95))
-        fetched = "-" if o.bytes_per_token is None else size_text(o.bytes_per_token)
-        cliff = "below one token's demand" if o.below_demand else ""
-        rates = (percent_text(o.hit_rate), span, percent_text(o.byte_hit_rate), fetched, percent_text(o.regret), cliff)
-        return (str(o.policy), o.pool, percent_text(o.slots), *rates)
+    shown = [(name, cell) for name, cell, is_shown in COLUMNS if is_shown(outcomes)]
+    return markdown_table([name for name, _ in shown], [[cell(o) for _, cell in shown] for o in outcomes])
 
-    headers = (
-        "policy",
-        "pool",
-        "slots",
-        "hit rate",
-        "95 %",
-        "byte hit rate",
-        "fetched per token",
-        "below the best",
-        "",
-    )
-    rows = [headers, ("---",) * len(headers), *map(cells, outcomes)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+def interval_text(between: tuple[float, float] | None) -> str:
+    return "-" if between is None else "{:.1f} to {:.1f} %".format(*(100 * x for x in between))
+
+
+def always(_: Sequence[Outcome]) -> bool:
+    return True
+
+
+# Columns of the table: what they are called, what they hold, and whether they say anything of some outcomes.
+COLUMNS: tuple[tuple[str, Callable[[Outcome], str], Callable[[Sequence[Outcome]], bool]], ...] = (
+    ("policy", lambda o: str(o.policy), always),
+    ("pool", lambda o: o.pool, always),
+    ("slots", lambda o: percent_text(o.slots), always),
+    ("hit rate", lambda o: percent_text(o.hit_rate), always),
+    ("95 %", lambda o: interval_text(o.hit_rate_95), lambda found: any(o.hit_rate_95 for o in found)),
+    ("byte hits", lambda o: percent_text(o.byte_hit_rate), lambda found: any(o.span_bytes for o in found)),
+    ("fetched/token", lambda o: size_text(o.bytes_per_token or 0), lambda found: any(o.span_bytes for o in found)),
+    ("below belady", lambda o: percent_text(o.regret), always),
+    ("note", lambda o: "below one token's demand" if o.below_demand else "", lambda found: any(o.below_demand for o in found)),
+)  # fmt: skip
 
 
 def check_run(path: Path, *, json: bool) -> None:

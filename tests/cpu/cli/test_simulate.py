@@ -38,10 +38,27 @@ def test_json_is_a_list_with_an_object_for_every_policy_pool_and_size(call, pick
 
 def test_a_table_goes_to_stdout_and_the_cliff_to_stderr(call, picks):
     result = call("simulate", picks, "--slots", "12.5%,50%", "--policy", "lru")
-    assert result.out.startswith("| policy | pool | slots | hit rate |")
+    head = [cell.strip() for cell in result.out.splitlines()[0].strip("|").split("|")]
+    assert head == ["policy", "pool", "slots", "hit rate", "95 %", "below belady", "note"]
     assert result.out.count("below one token's demand") == 1
-    assert "one token needs 2 of 8 experts of a layer; under 25.0 %" in result.err
+    assert "a token needs 2 of a layer's 8 experts; under 25.0 %" in result.err
     assert "90 tokens of 3 answers" in result.err
+    assert "replaying 1 policy in 1 pool at 2 sizes" in result.err
+
+
+def test_columns_that_would_say_nothing_are_left_out_and_lines_fit_a_terminal(call, tmp_path):
+    run_file(tmp_path / "t", 1)
+    result = call("simulate", tmp_path / "t", "--slots", "50%", "--policy", "all")
+    lines = result.out.splitlines()
+    assert [cell.strip() for cell in lines[0].strip("|").split("|")][3:] == [
+        "hit rate",
+        "byte hits",
+        "fetched/token",
+        "below belady",
+    ]
+    assert max(map(len, lines)) <= 100
+    assert "5 tokens of 1 answer;" in result.err
+    assert "intervals need at least two answers" in result.err
 
 
 def test_the_first_tokens_alone_may_be_replayed(call, picks):
@@ -55,7 +72,10 @@ def test_the_first_tokens_alone_may_be_replayed(call, picks):
         (["--pool", "heap"], "pool 'heap' is unknown"),
         (["--slots", "9slots"], "give percent of a layer's 8 experts"),
         (["--slots", "1GiB"], "give percent of a layer's 8 experts"),
-        (["--slots", "x"], "is no size"),
+        (["--slots", "x"], "--slots 'x': give percent"),
+        (["--slots", "200%"], "--slots '200%': give percent"),
+        (["--phase", "prompt"], "leave --phase out"),
+        (["--experts", "8"], "leave --experts out"),
         (["--slots", "50%..10%"], "write it upwards"),
         (["--slots", "10%..50%:0%"], "write it upwards"),
         (["--first", "0"], "at least 1 token"),
@@ -72,7 +92,7 @@ def test_what_cannot_be_done_is_said(call, picks, args, message):
 def test_sizes_are_lists_and_ranges():
     assert [float(f) for f in fractions("5%..100%", 64)] == pytest.approx([i / 20 for i in range(1, 21)])
     assert [float(f) for f in fractions("16slots, 50%,10%..20%:5%", 64)] == [0.1, 0.15, 0.2, 0.25, 0.5]
-    with pytest.raises(InputError, match="no size"):
+    with pytest.raises(InputError, match="give percent"):
         fractions("25%,", 64)
 
 
