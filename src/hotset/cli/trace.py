@@ -67,10 +67,14 @@ def trace(
     prompts = pieces(engine.tokenize(text), engine.n_ctx - decode - 1, decode)
     with open_model(resolve(choices.model)) as source:
         model_hash = source.header_hash
-    stats = record(
-        engine, prompts, path, model_hash=model_hash, n_decode=decode, sampling=sampling,
-        progress=lambda n: say(f"answer {n} of {len(prompts)}"),
-    )  # fmt: skip
+    try:
+        stats = record(
+            engine, prompts, path, model_hash=model_hash, n_decode=decode, sampling=sampling,
+            progress=lambda n: say(f"answer {n} of {len(prompts)}"),
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        say(f"what was recorded so far can be replayed: hotset simulate {output}")
+        raise
     size = size_text(path.stat().st_size)
     put(f"{output}: {stats.prompt.tokens:,} tokens of text and {stats.tokens:,} decoded, {size}\n")
     said = {"prompts": stats.prompt.hit_rate, "decoding": stats.hit_rate}

@@ -111,7 +111,9 @@ def _reuse(figure: Any, study: Study) -> None:
     edges, counts = reuse_distances(study.trace)
     axes = figure.subplots()
     axes.stairs(100 * counts / max(counts.sum(), 1), edges, fill=True)
-    axes.set(xscale="log", xlabel="tokens since the expert was last picked in its layer", ylabel="% of picks")
+    axes.set(
+        xscale="log", xlabel="tokens since the expert was last picked in its layer", ylabel="% of picks that repeat one"
+    )
 
 
 def _heat(figure: Any, study: Study) -> None:

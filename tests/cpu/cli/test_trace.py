@@ -69,6 +69,21 @@ def test_a_dense_model_has_nothing_to_trace(call, tmp_path):
     assert not (tmp_path / "t").exists()
 
 
+def test_an_interrupted_run_leaves_a_trace_that_can_be_replayed(call, tmp_path, monkeypatch):
+    def interrupt(text):
+        if text.startswith("answer 2"):
+            raise KeyboardInterrupt
+
+    (tmp_path / "text").write_text("The Debian installer is what installs Debian. " * 30)
+    monkeypatch.setattr("hotset.cli.trace.say", interrupt)
+    path = tmp_path / "t"
+    result = call("trace", "demo", "-f", tmp_path / "text", "-c", "64", "--decode", "8", "-o", path, "--device", "cpu")
+    assert result.code == 130
+    run = read_run(path)
+    assert (run.complete, run.answers.max()) == (False, 1)
+    assert call("simulate", "--check", path).code == 0
+
+
 def test_prompts_alone_may_be_recorded(call, tmp_path):
     result = call("trace", "demo", "-p", "The Debian installer is", "--decode", "0", "-o", tmp_path / "t")
     assert "5 tokens of text and 0 decoded" in result.out
