@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,8 @@ from hotset.cli.output import put, put_json, say
 if TYPE_CHECKING:
     from hotset.plan.hardware import GpuFigures, Machine
 
+# A load of so many of the cores keeps some of them from what is measured.
+BUSY_SHARE = 0.5
 Rows = list[tuple[str, str]]
 
 
@@ -32,6 +35,8 @@ def doctor(
     else:
         from hotset.plan.measure import measure_machine
 
+        if busy := busy_text():
+            say(busy)
         machine = measure_machine(lambda what: say(f"measuring {what}"))
         try:
             say(f"kept in {keep_machine(machine, key)}")
@@ -48,6 +53,18 @@ def doctor(
     rows += [(f"not measured: {what}", why) for what, why in machine.missing.items()]
     width = max(len(name) for name, _ in rows)
     put("".join(f"{name:{width}}  {value}\n" for name, value in rows))
+
+
+def busy_text() -> str:
+    """A warning where other programs would spoil what is measured, else ""."""
+    # The kernel counts what runs on the whole machine, whatever this process may use of it.
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load < BUSY_SHARE * cores:
+        return ""
+    return (
+        f"WARNING: other programs are running (load {load:.1f} on {cores} cores), so figures may come out low; "
+        "run `hotset doctor --again` when they are done"
+    )
 
 
 def machine_rows(m: Machine) -> Rows:

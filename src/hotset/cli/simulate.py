@@ -103,12 +103,12 @@ def count_of(policies: Sequence[LabPolicy]) -> str:
 
 
 def fractions(text: str, n_experts: int) -> list[Fraction]:
-    """Read sizes as in "25%", "16slots", "5%..100%" or "10%..50%:10%", as parts of a layer's experts, ascending."""
+    """Read sizes as in "25%", "16slots", "5%..100%", "10%..50%:10%" or, as for bench, "10%-50%+10%", as parts of a layer's experts, ascending."""
     found: set[Fraction] = set()
     for word in text.split(","):
         start, dots, rest = word.partition("..")
         if not dots:
-            found.add(fraction(word, n_experts))
+            found |= {fraction(one, n_experts) for one in options.range_of(word.strip(), "--slots")}
             continue
         end, colon, step_text = rest.partition(":")
         low, high = fraction(start, n_experts), fraction(end, n_experts)

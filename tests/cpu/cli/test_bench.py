@@ -192,6 +192,7 @@ def test_a_bus_factor_is_an_error_on_the_cpu(call, loaded, factor):
         ("10%-50%+20%", ["10%", "30%", "50%"]),
         ("8slots-40slots*2", ["8slots", "16slots", "32slots"]),
         ("1-3,off", ["1", "2", "3", "off"]),
+        ("10%..50%:20%,lrfu:16", ["10%", "30%", "50%", "lrfu:16"]),
         ("25%, 25%", ["25%"]),
     ],
 )

@@ -180,6 +180,14 @@ def test_doctor_measures_once_and_again_on_demand(call, monkeypatch):
     assert len(calls) == 2
 
 
+def test_doctor_says_that_other_programs_spoil_its_figures(call, monkeypatch):
+    monkeypatch.setattr("hotset.plan.measure.measure_machine", lambda _progress: WITHOUT_GPU)
+    monkeypatch.setattr("os.getloadavg", lambda: (99.0, 0.0, 0.0))
+    assert "other programs are running (load 99.0 on" in call("doctor", "--again").err
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+    assert "other programs" not in call("doctor", "--again").err
+
+
 def test_doctor_says_where_figures_cannot_be_kept(call, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HOTSET_CACHE", str(tmp_path / "file"))

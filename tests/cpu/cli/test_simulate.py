@@ -91,6 +91,7 @@ def test_what_cannot_be_done_is_said(call, picks, args, message):
 
 def test_sizes_are_lists_and_ranges():
     assert [float(f) for f in fractions("5%..100%", 64)] == pytest.approx([i / 20 for i in range(1, 21)])
+    assert fractions("10%-50%+20%, 8slots-32slots*2", 64) == fractions("10%..50%:20%, 8slots,16slots,32slots", 64)
     assert [float(f) for f in fractions("16slots, 50%,10%..20%:5%", 64)] == [0.1, 0.15, 0.2, 0.25, 0.5]
     with pytest.raises(InputError, match="give percent"):
         fractions("25%,", 64)
