@@ -41,20 +41,21 @@ def is_alike(a: Line, b: Line) -> bool:
 
 def verdict(line: Line, others: Sequence[Line]) -> str:
     """Judge one arm's decoding beside the other arms of the same test."""
-    if line.result.test.kind != "tg" or is_off(line) or line.setting.policy.startswith("static"):
+    s = line.setting
+    if line.result.test.kind != "tg" or is_off(line) or s.policy.startswith("static"):
         return ""
     if holds_all(line):
         return (
             "everything fits: every expert has a slot, so nothing is left for a smaller cache or another policy to gain"
         )
     why = reason(line)
-    if not line.setting.active:
+    if not s.active:
         hits = percent_text(line.result.hit_rate)
         return joined(f"counted only, for the CPU computes experts where they lie: {hits} would have been hits", why)
     rivals = rivals_of(line, others)
     if not rivals:
-        how = "add off to --expert-cache and static to --policy"
-        return joined(f"not compared with the cache off or static placement: {how}", why)
+        how = f"--expert-cache {s.cache.partition(':')[0]},off --policy {s.policy},static"
+        return joined(f"not compared with the cache off or static placement; that does {how}", why)
     orders = {name: compare(line, other) for name, other in rivals.items()}
     told = ", ".join(told_as(line, other, name) for name, other in rivals.items())
     gains = sum(order == "faster" for order in orders.values())

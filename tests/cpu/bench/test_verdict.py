@@ -82,6 +82,7 @@ def test_single_runs_are_said_to_be_single():
 def test_static_placement_of_another_size_is_no_rival():
     text = verdicts([line(100), line(200, policy="static", slots=16)])[0]
     assert text.startswith("not compared")
+    assert "that does --expert-cache x,off --policy lrfu:16,static" in text
 
 
 @pytest.mark.parametrize(
