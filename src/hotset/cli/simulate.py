@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from hotset.lab.study import Outcome
 
 STEP = Fraction(5, 100)
+POLICY_HELP = (
+    "Policies, or all: lru, lfu, lrfu:HALF_LIFE, fifo, clock, sieve, s3-fifo, slru, lru-2, arc, w-tinylfu, gdsf, product, static (ranked by "
+    "use), belady (the best that can be done), unbounded; on demand placement and optimum, which leave misses out of the cache."
+)
 
 
 def simulate(
@@ -30,7 +34,7 @@ def simulate(
         typer.Option("--slots", metavar="SIZE,...", help="Parts of each layer's experts: 25%, 16slots, or a range as in 5%..100% (by 5 %) or 10%..50%:10%."),
     ] = "25%,50%",
     policy: Annotated[
-        str, typer.Option("--policy", metavar="NAME,...", help="Policies, or all; `belady` is the best that can be done.")
+        str, typer.Option("--policy", metavar="NAME,...", help=POLICY_HELP)
     ] = "lru,lrfu:16,belady",
     pool: Annotated[
         str,
@@ -138,7 +142,8 @@ def fraction(text: str, n_experts: int) -> Fraction:
 def trace_line(trace: Trace) -> str:
     """What the trace holds."""
     shape = f"{trace.n_layers} layers, {trace.n_experts} experts, {trace.k} picked"
-    return f"{number_text(trace.n_tokens, 'token')} of {number_text(len(trace.offsets) - 1, 'answer')}; {shape}"
+    kind = {"decode": "decoded token", "prompt": "prompt token", None: "token"}[trace.phase]
+    return f"{number_text(trace.n_tokens, kind)} of {number_text(len(trace.offsets) - 1, 'answer')}; {shape}"
 
 
 def cliff_lines(trace: Trace) -> list[str]:

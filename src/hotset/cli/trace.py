@@ -21,7 +21,7 @@ def trace(
     prompt: Annotated[str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The text.", show_default=False)] = None,
     hf_repo: options.HubOption = None,
     file: Annotated[str | None, typer.Option("-f", "--file", metavar="FILE", help="The text of a file.", show_default=False)] = None,
-    decode: Annotated[int, typer.Option("--decode", metavar="N", help="Decode steps behind each piece of text; 0: none.")] = 128,
+    decode: Annotated[int, typer.Option("-n", "--decode", metavar="N", help="Decode steps behind each piece of text; 0: none.")] = 128,
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The trace file to write.")] = "run.trace",
     temp: Annotated[float, typer.Option(metavar="X", help="Temperature; 0 takes the most probable token.")] = 0.8,
     seed: Annotated[int, typer.Option("-s", "--seed", metavar="N", help="The same seed gives the same text.", show_default="0")] = 0,
@@ -33,6 +33,7 @@ def trace(
     policy: options.PolicyOption = "lrfu:16",
     pre: options.PreOption = None,
     no_graph: options.NoGraphOption = False,
+    page_lock: options.PageLockOption = None,
     json: options.JsonOption = False,
     verbose: options.VerboseOption = False,
 ) -> None:  # fmt: skip
@@ -57,7 +58,7 @@ def trace(
     sampling = SamplingParams(temperature=temp, seed=seed, max_tokens=decode + 1)
     choices = Choices(
         options.chosen_model(model, model_option, hf_repo), device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=ctx_size,
-        threads=threads, pre=pre, graph=not no_graph, record_steps=RING_STEPS,
+        threads=threads, pre=pre, graph=not no_graph, page_lock=page_lock, record_steps=RING_STEPS,
     )  # fmt: skip
     engine = open_engine(choices)
     if not engine.runner.shape.n_layers:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 import zipfile
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,12 +40,16 @@ NPZ_HINT = "give a .npz trace of recorded picks with experts [tokens, layers, k]
 
 @dataclass(frozen=True)
 class Trace:
-    """Picks `experts` [tokens, layers, k] of answers; answer i is tokens offsets[i] to offsets[i + 1]; `span_bytes` of each layer where known."""
+    """Picks `experts` [tokens, layers, k] of answers; answer i is tokens offsets[i] to offsets[i + 1].
+
+    `span_bytes` of each layer, and the `phase` that the tokens are of, where known.
+    """
 
     experts: NDArray[Any]
     offsets: NDArray[Any]
     n_experts: int
     span_bytes: tuple[int, ...] | None = None
+    phase: Phase | None = None
 
     def __post_init__(self) -> None:
         problem = _problem(self.experts, self.offsets, self.n_experts)
@@ -77,19 +82,22 @@ class Trace:
         if n_experts is not None and not is_csv:
             raise InputError(f"{path} says itself how many experts there are; leave --experts out")
         if start == MAGIC:
-            return Trace.of_run(read_run(path), phase)
+            run = read_run(path)
+            if not run.complete:
+                warnings.warn(f"{path}: the run was cut off after {run.n_steps:,} steps; they are read", stacklevel=2)
+            return Trace.of_run(run, phase)
         return _from_csv(path, n_experts) if is_csv else _from_npz(path)
 
     @staticmethod
     def of_run(run: RecordedRun, phase: Phase | None = None) -> Trace:
         """The picks of a recorded run, of one phase (see `read`)."""
-        rows = run.rows_of(phase or "decode")
-        if phase is None and not len(rows):
-            rows = run.rows_of("prompt")
+        if phase is None:
+            phase = "decode" if len(run.rows_of("decode")) else "prompt"
+        rows = run.rows_of(phase)
         answers = run.answers[rows]
         borders = np.flatnonzero(np.diff(answers.astype(np.int64))) + 1
         offsets = np.concatenate([[0], borders, [len(rows)] if len(rows) else []]).astype(np.int64)
-        return Trace(run.picks[rows], offsets, max(run.header.n_experts), run.header.span_bytes)
+        return Trace(run.picks[rows], offsets, max(run.header.n_experts), run.header.span_bytes, phase)
 
     @property
     def n_tokens(self) -> int:
@@ -106,7 +114,7 @@ class Trace:
     def first(self, n_tokens: int) -> Trace:
         """Keep the first tokens; the last answer may be cut."""
         n = min(n_tokens, self.n_tokens)
-        return Trace(self.experts[:n], np.append(self.offsets[self.offsets < n], n), self.n_experts, self.span_bytes)
+        return replace(self, experts=self.experts[:n], offsets=np.append(self.offsets[self.offsets < n], n))
 
 
 def _from_npz(path: Path) -> Trace:

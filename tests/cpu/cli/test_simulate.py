@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
 
-from hotset.cli.simulate import fractions
+from hotset.cli.simulate import POLICY_HELP, fractions
 from hotset.errors import InputError
 from hotset.experts import trace_file
 from hotset.experts.trace_file import PhaseCounts, TraceHeader, TraceWriter
+from hotset.lab.policies import POLICIES
 
 
 @pytest.fixture
@@ -57,8 +59,22 @@ def test_columns_that_would_say_nothing_are_left_out_and_lines_fit_a_terminal(ca
         "below belady",
     ]
     assert max(map(len, lines)) <= 100
-    assert "5 tokens of 1 answer;" in result.err
+    assert "5 decoded tokens of 1 answer;" in result.err
     assert "intervals need at least two answers" in result.err
+
+
+def test_the_help_names_every_policy():
+    assert [name for name in POLICIES if not re.search(rf"[ :]{name}\b", POLICY_HELP)] == []
+
+
+def test_a_run_that_was_cut_off_is_replayed_and_said_to_be(call, tmp_path):
+    run_file(tmp_path / "t", 1)
+    assert "cut off" not in call("simulate", tmp_path / "t", "--policy", "lru").err
+    (tmp_path / "t").write_bytes((tmp_path / "t").read_bytes()[:-20])
+    result = call("simulate", tmp_path / "t", "--policy", "lru")
+    assert result.code == 0
+    assert "the run was cut off after 5 steps" in result.err
+    assert "5 decoded tokens of 1 answer" in result.err
 
 
 def test_the_first_tokens_alone_may_be_replayed(call, picks):
