@@ -187,9 +187,8 @@ def speed_rows(result: Plan, rates: Rates, machine: Machine | None) -> Rows:
     else:
         rows.append(("decode", "no forecast: memory was not measured"))
     if budget is not None:
-        rows.append(
-            ("", f"the band is the hit rate's, and {100 * rates.tolerance:.0f} % either way for the step itself")
-        )
+        by_hits = "the hit rate's, and " if h and h.low < 1 else ""
+        rows.append(("", f"the band is {by_hits}{100 * rates.tolerance:.0f} % either way for the step itself"))
     return rows
 
 
