@@ -64,7 +64,6 @@ def simulate(
     Intervals are 95 %, over answers. With --json stdout has one list with an object for every policy, pool and size.
     """
     del verbose  # read where bugs are reported
-    from hotset.experts.trace import Trace
     from hotset.host.threads import checked_threads
     from hotset.lab.policies import parse_policies
     from hotset.lab.pools import parse_pools
@@ -74,32 +73,44 @@ def simulate(
     if check:
         check_run(path, json=json)
         return
-    if phase not in (None, "prompt", "decode"):
-        raise InputError(f"--phase {phase!r} is not one of prompt, decode")
     asked = parse_policies(policy), parse_pools(pool)
-    picks = Trace.read(path, cast("Phase | None", phase), experts)
-    if first is not None:
-        if first < 1:
-            raise InputError(f"--first {first}: give at least 1 token")
-        picks = picks.first(first)
+    picks = read_picks(path, phase, experts, first)
     sizes = fractions(slots, picks.n_experts)
+    folder, page = (None if given is None else Path(given).expanduser() for given in (plots, report))
+    if folder or page:
+        from hotset.lab.report import check_outputs
+
+        check_outputs(folder, page)
     say(trace_line(picks))
     say(f"replaying {count_of(asked[0])} in {number_text(len(asked[1]), 'pool')} at {number_text(len(sizes), 'size')}")
     study = Study(picks, checked_threads(threads))
     outcomes = list(study.outcomes(*asked, sizes))
     for line in cliff_lines(picks):
         say(line)
-    if plots is not None or report is not None:
+    if folder or page:
         from hotset.lab.report import write_plots, write_report
 
-        if plots is not None:
-            write_plots(study, outcomes, Path(plots))
-        if report is not None:
-            write_report(study, outcomes, Path(report), title=path.name)
+        if folder:
+            write_plots(study, outcomes, folder)
+        if page:
+            write_report(study, outcomes, page, title=path.name)
+        say(f"written: {', '.join(str(place) for place in (folder, page) if place)}")
     if json:
         put_json([outcome.as_dict() for outcome in outcomes])
     else:
         put(table(outcomes))
+
+
+def read_picks(path: Path, phase: str | None, experts: int | None, first: int | None) -> Trace:
+    """The trace, of a phase where it knows them; the first tokens of it alone."""
+    from hotset.experts.trace import Trace
+
+    if phase not in (None, "prompt", "decode"):
+        raise InputError(f"--phase {phase!r} is not one of prompt, decode")
+    if first is not None and first < 1:
+        raise InputError(f"--first {first}: give at least 1 token")
+    trace = Trace.read(path, cast("Phase | None", phase), experts)
+    return trace if first is None else trace.first(first)
 
 
 def count_of(policies: Sequence[LabPolicy]) -> str:

@@ -119,6 +119,7 @@ def test_plots_and_report_are_written(call, picks, tmp_path):
         "simulate", picks, "--pool", "layer,global", "--plots", tmp_path / "plots", "--report", tmp_path / "r.html"
     )
     assert result.code == 0
+    assert f"written: {tmp_path / 'plots'}, {tmp_path / 'r.html'}" in result.err
     images = sorted((tmp_path / "plots").iterdir())
     assert [p.name for p in images] == ["heat.png", "hit-rates.png", "needs.png", "reuse.png"]
     assert all(p.read_bytes().startswith(b"\x89PNG") for p in images)
@@ -128,10 +129,19 @@ def test_plots_and_report_are_written(call, picks, tmp_path):
     assert "http" not in page
 
 
+@pytest.mark.parametrize("option", ["--plots", "--report"])
+def test_a_place_that_cannot_be_written_is_said_before_the_replay(call, picks, tmp_path, option):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "file").touch()
+    result = call("simulate", picks, option, tmp_path / "file" / "x")
+    assert (result.code, "can be written" in result.err, "replaying" in result.err) == (1, True, False)
+
+
 def test_without_matplotlib_the_extra_is_named(call, picks, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     result = call("simulate", picks, "--plots", tmp_path / "plots")
     assert (result.code, "pip install 'hotset[plots]'" in result.err) == (1, True)
+    assert "replaying" not in result.err
 
 
 def run_file(path, hits):
