@@ -81,7 +81,8 @@ def gpu_rows(g: GpuFigures) -> Rows:
     from hotset.plan.nvml import link_text
 
     def rates(by_size: dict[int, float]) -> str:
-        return ", ".join(f"{size_text(n)} {rate / 1e9:.1f}" for n, rate in sorted(by_size.items()))
+        sizes = {n: size_text(n).replace(".00 ", " ") for n in by_size}
+        return ", ".join(f"{sizes[n]} {rate / 1e9:.1f}" for n, rate in sorted(by_size.items()))
 
     locked, tried = size_text(g.page_locked_bytes), size_text(g.page_lock_tried)
     lock = f"{locked}, all that was tried" if g.page_locked_bytes >= g.page_lock_tried else f"{locked} of {tried} tried"

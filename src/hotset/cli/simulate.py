@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hotset.lab.study import Outcome
 
 STEP = Fraction(5, 100)
+MAX_SIZES = 256
 POLICY_HELP = (
     "Policies, or all: lru, lfu, lrfu:HALF_LIFE, fifo, clock, sieve, s3-fifo, slru, lru-2, arc, w-tinylfu, gdsf, product, static (ranked by "
     "use), belady (the best that can be done), unbounded; on demand placement and optimum, which leave misses out of the cache."
@@ -130,6 +131,8 @@ def fractions(text: str, n_experts: int) -> list[Fraction]:
         step = fraction(step_text, n_experts) if colon else STEP
         if step <= 0 or low > high:
             raise InputError(f"--slots {word!r} is no range; write it upwards, as in 5%..100% or 10%..50%:10%")
+        if high - low > MAX_SIZES * step:
+            raise InputError(f"--slots {word!r} has more than {MAX_SIZES} sizes; take a larger step")
         found |= {low + i * step for i in range(int((high - low) / step) + 1)}
     return sorted(found)
 

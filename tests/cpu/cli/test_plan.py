@@ -202,4 +202,5 @@ def test_doctor_shows_a_gpu_and_a_link_that_is_slower_than_it_could_be(call):
     out = call("doctor").out
     assert "PCIe 3 x16, though card and slot allow PCIe 4 x16" in out
     assert "4.00 GiB of 8.00 GiB tried" in out
+    assert "64 KiB 4.0, 1 MiB 16.0, 16 MiB 24.0" in out
     assert machine_path(machine_key()).exists()

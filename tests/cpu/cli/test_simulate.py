@@ -94,6 +94,7 @@ def test_the_first_tokens_alone_may_be_replayed(call, picks):
         (["--experts", "8"], "leave --experts out"),
         (["--slots", "50%..10%"], "write it upwards"),
         (["--slots", "10%..50%:0%"], "write it upwards"),
+        (["--slots", "0%..100%:0.001%"], "more than 256 sizes"),
         (["--first", "0"], "at least 1 token"),
         (["--phase", "both"], "is not one of prompt, decode"),
         (["--check"], "is no hotset trace"),
