@@ -93,3 +93,21 @@ class TinyMoE:
             # With the matrices' usual spread the router would find all experts about as good.
             spread = 2.0 if "gate_inp" in name else 1.0
             writer.tensor(name, weights(kind, int(np.prod(shape[:-1])), shape[-1], seed, spread), kind, shape)
+
+
+def write_dense(path: Path, n_layers: int = 2, d_ff: int = 64) -> Path:
+    """A small Qwen3 without experts."""
+    tiny = TinyMoE(n_layers=n_layers)
+    writer = GGUFWriter(path, "qwen3")
+    writer.metadata("qwen3.feed_forward_length", d_ff)
+    for key, value in tiny.metadata().items():
+        if not key.startswith("expert"):
+            writer.metadata(f"qwen3.{key}", value)
+    shapes = {name: shape for name, shape in tiny.shapes().items() if "exps" not in name and "gate_inp" not in name}
+    for i in range(n_layers):
+        feed = {"ffn_gate": (d_ff, tiny.d_model), "ffn_up": (d_ff, tiny.d_model), "ffn_down": (tiny.d_model, d_ff)}
+        shapes |= {f"blk.{i}.{name}.weight": shape for name, shape in feed.items()}
+    for seed, (name, shape) in enumerate(shapes.items()):
+        tiny._add(writer, name, shape, seed, None)
+    writer.write()
+    return path

@@ -30,7 +30,7 @@ def test_hit_rates_in_the_bench_equal_the_simulators_on_the_same_trace(demo, pol
     starts = [0, 70, 140, 230]
     trace = Trace(made.experts[:300], np.array([*starts, 300]), made.n_experts)
     runner = demo.runner.beside((n_slots,) * trace.n_layers, Policy.parse(policy))
-    plan = Plan(0, 60, 3)
+    plan = Plan((), (60,), 3)
     run = Bench(runner, Tokens(range(50)), plan, routing=trace)
     run.warm_up()
     ((found,),) = results([run], plan)
@@ -89,4 +89,5 @@ def test_arms_share_a_loaded_model_and_end_in_a_verdict(capsys):
         assert row["ceiling_tokens_per_s"] > 0
         assert row["vram_peak_bytes"] > 0
         assert row["fetch_ms_per_token"] is not None
+        assert row["gpu_link"] is None or row["gpu_link"].startswith("PCIe")
     assert "verdict on tg32" in err

@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hotset.bench.markdown import markdown_table
 from hotset.bench.runner import Result
 from hotset.bench.units import count_text, percent_text, size_text
+from hotset.plan.nvml import UNKNOWN, GpuState
 
 FORMATS = ("md", "csv", "json", "jsonl")
 # Columns that are shown only where they say something: settings that vary, and what a GPU alone has.
@@ -54,7 +56,8 @@ class Setting:
 class Line:
     """One result under one setting; `resident_s` is the seconds of a decode step with every expert on the GPU, where that was measured.
 
-    `forecast` is the tokens per second that the machine's kept figures promise at the measured hit rate, where there are some.
+    `forecast` is the tokens per second that the machine's kept figures promise at the measured hit rate, where there are some; `gpu` how the
+    GPU ran, as asked right after the test.
     """
 
     setting: Setting
@@ -62,6 +65,7 @@ class Line:
     resident_s: float | None = None
     verdict: str = ""
     forecast: float | None = None
+    gpu: GpuState | None = None
 
     @property
     def forecast_error(self) -> float | None:
@@ -152,48 +156,36 @@ class Line:
             "forecast_tokens_per_s": self.forecast,
             "forecast_error": self.forecast_error,
             "busy_cores": r.busy_cores,
+            **(self.gpu or UNKNOWN).facts(),
             "verdict": self.verdict,
         }
 
 
 class Table:
-    """Writes lines in one of FORMATS; `shown` names those of SWEPT, GPU_ONLY and FORECAST that get columns."""
+    """Lines in one of FORMATS; `shown` names those of SWEPT, GPU_ONLY and FORECAST that get columns."""
 
-    def __init__(self, form: str, shown: Sequence[str]) -> None:
+    def __init__(self, form: str, shown: Sequence[str], lines: Sequence[Line]) -> None:
         self._form = form
         self._hidden = [name for name in (*SWEPT, *GPU_ONLY, FORECAST) if name not in shown]
-        self._began = False
-        self._all: list[dict[str, Any]] = []
+        self._lines = lines
 
-    def add(self, line: Line) -> str:
-        """The text for one more line; a header comes with the first."""
-        self._all.append(line.facts())
+    @property
+    def text(self) -> str:
+        """All lines, below a header where the form has one; nothing for "json", which is `facts`."""
         if self._form == "jsonl":
-            return json.dumps(line.facts()) + "\n"
+            return "".join(json.dumps(facts) + "\n" for facts in self.facts)
         if self._form == "json":
             return ""
-        write = markdown_row if self._form == "md" else csv_row
-        cells = {
-            k: v
-            for k, v in (line.cells() if self._form == "md" else flat(line.facts())).items()
-            if k not in self._hidden
-        }
-        head = (
-            ""
-            if self._began
-            else write(list(cells)) + (markdown_row(["---"] * len(cells)) if self._form == "md" else "")
-        )
-        self._began = True
-        return head + write(list(cells.values()))
+        if self._form == "csv":
+            rows = [flat(facts) for facts in self.facts]
+            return "".join(csv_row(list(cells)) for cells in (rows[0], *(row.values() for row in rows)))
+        cells = [[(k, v) for k, v in line.cells().items() if k not in self._hidden] for line in self._lines]
+        return markdown_table([k for k, _ in cells[0]], [[v for _, v in row] for row in cells])
 
     @property
     def facts(self) -> list[dict[str, Any]]:
         """All lines as plain values."""
-        return self._all
-
-
-def markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+        return [line.facts() for line in self._lines]
 
 
 def csv_row(cells: Sequence[str]) -> str:

@@ -21,7 +21,9 @@ RANDOM, REPEAT = "random", "repeat"
 
 
 def routing_trace(source: str, config: ModelConfig) -> Trace:
-    """Picks for a model: "random" (nothing to cache), "repeat" (the same picks for every token), or a .npz trace of the model's own counts."""
+    """Picks for a model: "random" (nothing to cache), "repeat" (the same picks for every token), or a trace of the model's own counts."""
+    if not config.expert_layers:
+        raise InputError(f"--routing {source}: {config.name} is a dense model, which picks no experts; leave it out")
     if source in (RANDOM, REPEAT):
         return made_trace(RANDOM_TOKENS if source == RANDOM else 1, config)
     trace = Trace.read(Path(source).expanduser())

@@ -130,28 +130,40 @@ class Result:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run: prompt tokens, tokens to decode (0: leave out), repetitions; `cold` empties the expert cache before each."""
+    """What to run: lengths of prompts, numbers of tokens to decode (0: none), repetitions; `cold` empties the expert cache before each."""
 
-    n_prompt: int = 512
-    n_decode: int = 128
+    prompts: tuple[int, ...] = (512,)
+    decodes: tuple[int, ...] = (128,)
     repeats: int = 5
     cold: bool = False
 
     def __post_init__(self) -> None:
-        if self.n_prompt < 0 or self.n_decode < 0 or not self.n_prompt + self.n_decode:
-            raise InputError(f"-p {self.n_prompt} and -n {self.n_decode}: give at least one number of tokens above 0")
+        if min((*self.prompts, *self.decodes), default=0) < 0 or not self.tests:
+            given = " and ".join(
+                f"-{o} {','.join(map(str, ns))}" for o, ns in (("p", self.prompts), ("n", self.decodes))
+            )
+            raise InputError(f"{given}: give at least one number of tokens above 0")
         if self.repeats < 1:
             raise InputError(f"-r {self.repeats}: give at least 1 repetition")
 
     @property
     def tests(self) -> list[Workload]:
-        both: list[Workload] = [Workload("pp", self.n_prompt), Workload("tg", self.n_decode)]
-        return [t for t in both if t.n]
+        both = [*(Workload("pp", n) for n in self.prompts), *(Workload("tg", n) for n in self.decodes)]
+        return [test for test in dict.fromkeys(both) if test.n]
+
+    @property
+    def n_prompt(self) -> int:
+        """The longest prompt."""
+        return max(self.prompts, default=0)
+
+    @property
+    def decode_tests(self) -> list[Workload]:
+        return [test for test in self.tests if test.kind == "tg"]
 
     @property
     def n_ctx(self) -> int:
         """The context that the longest test takes."""
-        return max(self.n_prompt, LEAD + self.n_decode) + 1
+        return max(self.n_prompt, LEAD + max(self.decodes, default=0)) + 1
 
 
 class Tokens:

@@ -17,6 +17,11 @@ def count_text(n: float) -> str:
     return _scaled(n, 1000, _COUNTS, "")
 
 
+def number_text(n: int, noun: str) -> str:
+    """As in "1 run" and "1,200 runs"."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
 def _scaled(n: float, base: int, units: tuple[str, ...], space: str) -> str:
     power = 0
     while n >= base and power + 1 < len(units):

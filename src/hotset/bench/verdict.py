@@ -23,13 +23,15 @@ BOUND = 0.5
 IN_CACHE = 1.1
 # A host that starts kernels one after the other keeps a core this busy.
 BUSY_CORE = 0.9
+# Threads of the CPU engine spin while they wait: below this share others took the cores.
+FULL_SHARE = 0.75
 OFF, STATIC = "the cache off", "static placement"
 
 
 def verdicts(lines: Sequence[Line]) -> list[str]:
-    """One sentence or more for each line, "" for prompts and for arms that others are held against."""
+    """One sentence or more for each line, "" for prompts; of arms that others are held against, what bound them."""
     found = [verdict(line, [other for other in lines if is_alike(line, other)]) for line in lines]
-    return [joined(text, bound(line)) if text else "" for text, line in zip(found, lines, strict=True)]
+    return [joined(text, bound(line)) for text, line in zip(found, lines, strict=True)]
 
 
 def is_alike(a: Line, b: Line) -> bool:
@@ -39,20 +41,21 @@ def is_alike(a: Line, b: Line) -> bool:
 
 def verdict(line: Line, others: Sequence[Line]) -> str:
     """Judge one arm's decoding beside the other arms of the same test."""
-    if line.result.test.kind != "tg" or is_off(line) or line.setting.policy.startswith("static"):
+    s = line.setting
+    if line.result.test.kind != "tg" or is_off(line) or s.policy.startswith("static"):
         return ""
     if holds_all(line):
         return (
             "everything fits: every expert has a slot, so nothing is left for a smaller cache or another policy to gain"
         )
     why = reason(line)
-    if not line.setting.active:
+    if not s.active:
         hits = percent_text(line.result.hit_rate)
         return joined(f"counted only, for the CPU computes experts where they lie: {hits} would have been hits", why)
     rivals = rivals_of(line, others)
     if not rivals:
-        how = "add off to --expert-cache and static to --policy"
-        return joined(f"not compared with the cache off or static placement: {how}", why)
+        how = f"--expert-cache {s.cache.partition(':')[0]},off --policy {s.policy},static"
+        return joined(f"not compared with the cache off or static placement; that does {how}", why)
     orders = {name: compare(line, other) for name, other in rivals.items()}
     told = ", ".join(told_as(line, other, name) for name, other in rivals.items())
     gains = sum(order == "faster" for order in orders.values())
@@ -78,6 +81,10 @@ def bound(line: Line) -> str:
         return f"bound by memory: weights are read at {percent_text(read)} of its rate"
     if read > IN_CACHE:
         return f"bound by the processor, whose own caches hold the weights: {busy:.1f} CPU cores busy"
+    if s.backend == "CPU" and busy < FULL_SHARE * s.threads:
+        return (
+            f"bound by the CPU, of which it got little: {busy:.1f} of {s.threads} threads busy; do other programs run?"
+        )
     if s.backend == "CPU":
         return f"bound by the CPU: {busy:.1f} of {s.threads} threads busy, memory at {percent_text(read)} of its rate"
     if busy >= BUSY_CORE:

@@ -20,8 +20,10 @@ def bench(
     model: options.ModelArgument = None,
     model_option: options.ModelOption = None,
     hf_repo: options.HubOption = None,
-    n_prompt: Annotated[int, typer.Option("-p", "--n-prompt", metavar="N", help="Tokens of the prompt; 0: no prompt test.")] = 512,
-    n_gen: Annotated[int, typer.Option("-n", "--n-gen", metavar="N", help="Tokens to decode; 0: no decode test.")] = 128,
+    n_prompt: Annotated[
+        str, typer.Option("-p", "--n-prompt", metavar="N,...", help="Tokens of the prompt; a list (512,2048) or range (128-2048*2) is measured one after another; 0: no prompt test.")
+    ] = "512",
+    n_gen: Annotated[str, typer.Option("-n", "--n-gen", metavar="N,...", help="Tokens to decode, likewise; 0: no decode test.")] = "128",
     repetitions: Annotated[int, typer.Option("-r", "--repetitions", metavar="N", help="Runs that count.")] = 5,
     output: Annotated[str, typer.Option("-o", "--output", metavar="md|csv|json|jsonl", help="The form of the results.")] = "md",
     file: Annotated[
@@ -29,7 +31,7 @@ def bench(
     ] = None,
     cold: Annotated[bool, typer.Option("--cold", help="Empty the expert cache before every run.")] = False,
     routing: Annotated[
-        str | None, typer.Option("--routing", metavar="FILE|random|repeat", help="Decode with the picks of a recorded trace (.npz), or with random or always the same ones, in place of the router's.", show_default="the router")
+        str | None, typer.Option("--routing", metavar="FILE|random|repeat", help="Decode with the picks of a recorded trace (of `hotset trace`, .npz or CSV), or with random or always the same ones, in place of the router's.", show_default="the router")
     ] = None,
     bus_factor: Annotated[int, typer.Option("--bus-factor", metavar="N", help="Fetch every expert N times, which imitates a bus N times slower; GPU only.")] = 1,
     threads: Annotated[
@@ -66,7 +68,7 @@ def bench(
         raise InputError(f"-o {output!r} is not one of {', '.join(FORMATS)}")
     if bus_factor < 1:
         raise InputError(f"--bus-factor {bus_factor}: give 1 or more")
-    plan = Plan(n_prompt, n_gen, repetitions, cold)
+    plan = Plan(tuple(options.numbers(n_prompt, "-p")), tuple(options.numbers(n_gen, "-n")), repetitions, cold)
     counts = options.numbers(threads, "-t") if threads else [None]
     arms = sweep(options.spread(expert_cache, "--expert-cache"), options.spread(policy, "--policy"), counts)
     path = options.chosen_model(model, model_option, hf_repo)
@@ -82,30 +84,28 @@ def bench(
     else:
         choices = replace(choices, expert_cache="off", arms=", ".join(dict.fromkeys(map(str, arms))))
     measuring = Measuring(choices, plan, arms, text, routing, bus_factor, alone=alone)
-    show(list(measuring.lines()), output, json=json)
+    lines: list[Line] = []
+    try:
+        for line in measuring.lines():
+            lines.append(line)  # noqa: PERF402 - what was measured before an error is kept
+    finally:
+        if lines:
+            show(lines, output, json=json)
 
 
 def show(lines: Sequence[Line], form: str, *, json: bool) -> None:
     """The table, the verdict in words, and as JSON on the last line everything (but for CSV, which is to stay CSV unless asked)."""
     from hotset.bench.report import FORECAST, GPU_ONLY, SWEPT, Table
     from hotset.bench.verdict import verdicts
+    from hotset.cli.bench_texts import last_lines, varies
 
     lines = [replace(line, verdict=text) for line, text in zip(lines, verdicts(lines), strict=True)]
-    varies = {
-        "threads": len({line.setting.threads for line in lines}) > 1,
-        "cache": len({(line.setting.cache, line.setting.policy) for line in lines}) > 1,
-    }
+    swept = varies([line.setting for line in lines])
     gpu = GPU_ONLY if any(line.setting.backend == "CUDA" for line in lines) else ()
     forecast = (FORECAST,) if any(line.forecast for line in lines) else ()
-    table = Table(form, [*(name for name in SWEPT if varies[name]), *gpu, *forecast])
-    for line in lines:
-        put(table.add(line))
-    for line in lines:
-        named = f", {line.setting.cache}, {line.setting.policy}" if varies["cache"] else ""
-        if line.forecast is not None and line.forecast_error is not None:
-            said = f"{line.forecast:.1f} t/s at this hit rate, {100 * line.forecast_error:+.1f} % off what was measured"
-            say(f"forecast of {line.result.test.name}{named}: {said}")
-        if line.verdict:
-            say(f"verdict on {line.result.test.name}{named}: {line.verdict}")
+    table = Table(form, [*(name for name in SWEPT if swept[name]), *gpu, *forecast], lines)
+    put(table.text)
+    for text in last_lines(lines):
+        say(text)
     if json or form in ("json", "md"):
         put_json(table.facts)

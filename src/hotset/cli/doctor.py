@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,8 @@ from hotset.cli.output import put, put_json, say
 if TYPE_CHECKING:
     from hotset.plan.hardware import GpuFigures, Machine
 
+# A load of so many of the cores keeps some of them from what is measured.
+BUSY_SHARE = 0.5
 Rows = list[tuple[str, str]]
 
 
@@ -32,6 +35,8 @@ def doctor(
     else:
         from hotset.plan.measure import measure_machine
 
+        if busy := busy_text():
+            say(busy)
         machine = measure_machine(lambda what: say(f"measuring {what}"))
         try:
             say(f"kept in {keep_machine(machine, key)}")
@@ -50,6 +55,18 @@ def doctor(
     put("".join(f"{name:{width}}  {value}\n" for name, value in rows))
 
 
+def busy_text() -> str:
+    """A warning where other programs would spoil what is measured, else ""."""
+    # The kernel counts what runs on the whole machine, whatever this process may use of it.
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load < BUSY_SHARE * cores:
+        return ""
+    return (
+        f"WARNING: other programs are running (load {load:.1f} on {cores} cores), so figures may come out low; "
+        "run `hotset doctor --again` when they are done"
+    )
+
+
 def machine_rows(m: Machine) -> Rows:
     rates = ", ".join(f"{rate / 1e9:.1f} with {n}" for n, rate in sorted(m.dram.items()))
     limit = "none" if m.memlock_bytes is None else size_text(m.memlock_bytes)
@@ -61,14 +78,17 @@ def machine_rows(m: Machine) -> Rows:
 
 
 def gpu_rows(g: GpuFigures) -> Rows:
+    from hotset.plan.nvml import link_text
+
     def rates(by_size: dict[int, float]) -> str:
-        return ", ".join(f"{size_text(n)} {rate / 1e9:.1f}" for n, rate in sorted(by_size.items()))
+        sizes = {n: size_text(n).replace(".00 ", " ") for n in by_size}
+        return ", ".join(f"{sizes[n]} {rate / 1e9:.1f}" for n, rate in sorted(by_size.items()))
 
     locked, tried = size_text(g.page_locked_bytes), size_text(g.page_lock_tried)
     lock = f"{locked}, all that was tried" if g.page_locked_bytes >= g.page_lock_tried else f"{locked} of {tried} tried"
     return [
         ("GPU", f"{g.name}, compute capability {g.capability[0]}.{g.capability[1]}, {size_text(g.vram_bytes)}"),
-        ("bus", link_text(g)),
+        ("bus", link_text(g.link, g.best_link)),
         ("pinned copies, GB/s", rates(g.pinned_copy)),
         ("zero copy, GB/s", rates(g.zero_copy)),
         ("GPU memory", f"{g.memory / 1e9:,.0f} GB/s, read and written"),
@@ -76,12 +96,3 @@ def gpu_rows(g: GpuFigures) -> Rows:
         ("round trip to the host", f"{g.round_trip_s * 1e6:.1f} us"),
         ("page-locking", lock),
     ]
-
-
-def link_text(g: GpuFigures) -> str:
-    """The link in use, and the one that card and slot allow, where that is another."""
-    if g.link is None:
-        return "not known"
-    if g.best_link is None or g.link == g.best_link:
-        return f"{g.link}"
-    return f"{g.link}, though card and slot allow {g.best_link}: check the slot, its lanes, and the firmware's settings"

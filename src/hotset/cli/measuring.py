@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from hotset.cli.bench_texts import cache_text, first_line, names, policy_text, show_card
 from hotset.cli.opening import Choices, open_engine
 from hotset.cli.output import loading_bar, say
 from hotset.errors import UnsupportedError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from hotset.engine.runner import Runner
     from hotset.experts.trace import Trace
     from hotset.plan.hardware import Machine
+    from hotset.plan.nvml import GpuState
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Measuring:
     @cached_property
     def bus_rate(self) -> float | None:
         """Bytes per second of pinned copies at the spans' sizes, None where nothing is fetched."""
-        if self.on_gpu is None:
+        if self.on_gpu is None or not self.on_gpu.model.bank.span_bytes:
             return None
         from hotset.plan.bus import mixed_rate, pinned_copy_rates
 
@@ -102,9 +104,10 @@ class Measuring:
         from hotset.bench.arms import turns
 
         _ = self.trace
-        room = self.engine.memory.room if self.on_gpu else None
-        arms = self.placed_arms(room)
+        room, arms = self.room, self.placed
         show_card(self.setting(arms[0]))
+        if self.plan.decode_tests and self.forecast_problem:
+            say(f"note: no forecast: {self.forecast_problem}")
         if len(self.ids) < self.plan.n_prompt:
             say(
                 f"note: the text is shorter than {self.plan.n_prompt:,} tokens, so prompts repeat it; give a longer one with -f"
@@ -121,19 +124,25 @@ class Measuring:
                 resident_s = line.resident_s
                 yield line
 
-    def placed_arms(self, room: int | None) -> list[Placed]:
+    @cached_property
+    def room(self) -> int | None:
+        """Bytes of GPU memory for arms, None on the CPU."""
+        return self.engine.memory.room if self.on_gpu else None
+
+    @cached_property
+    def placed(self) -> list[Placed]:
         """The arms with their slots; on a GPU one with every expert resident is added where it fits, for the ceilings are made of it."""
         from hotset.bench.arms import RESIDENT, Placed, placed
         from hotset.engine.memory import kv_bytes
         from hotset.errors import PlacementError
 
-        shape = self.engine.runner.shape
+        shape, room = self.engine.runner.shape, self.room
         kv = kv_bytes(self.engine.config, self.plan.n_ctx, 1, self.choices.kv_types)
         arms = (
             [Placed(self.arms[0], shape.n_slots, 0)] if self.alone else [placed(a, shape, room, kv) for a in self.arms]
         )
         full = any(a.n_slots == shape.n_experts for a in arms)
-        if room is None or full or not self.plan.n_decode:
+        if room is None or full or not self.plan.decode_tests:
             return arms
         try:
             arms.append(placed(RESIDENT, shape, room, kv))
@@ -155,9 +164,12 @@ class Measuring:
             resident_s = min(
                 [s for a, r in zip(group, found, strict=True) if (s := self.resident_step(a, r))], default=resident_s
             )
+            gpu = self.gpu_state()
             for arm, result in zip(group, found, strict=True):
                 say(first_line(result, self.named(arm)))
-                yield Line(self.setting(arm), result, resident_s, forecast=self.forecast(arm, result))
+                yield Line(self.setting(arm), result, resident_s, forecast=self.forecast(arm, result), gpu=gpu)
+            if gpu:
+                say(f"the GPU right after: {gpu}")
         if self.on_gpu:
             from hotset.bench.vram import release
 
@@ -170,6 +182,26 @@ class Measuring:
         from hotset.plan.hardware import known_machine
 
         return known_machine()
+
+    @property
+    def forecast_problem(self) -> str:
+        """Why nothing can be forecast, "" where it can."""
+        if self.machine is None:
+            return "this machine was not measured yet: run `hotset doctor` once"
+        if self.on_gpu is not None and self.machine.gpu is None:
+            return "the kept figures know no GPU: run `hotset doctor --again`"
+        return ""
+
+    def gpu_state(self) -> GpuState | None:
+        """Link, clock and power of the GPU now, while they are still what they were in the test."""
+        if self.on_gpu is None:
+            return None
+        import torch
+
+        from hotset.engine.cuda import address_of
+        from hotset.plan.nvml import state
+
+        return state(address_of(torch.cuda.get_device_properties(self.on_gpu.model.device)))
 
     def forecast(self, arm: Placed, result: Result) -> float | None:
         """Tokens per second that the kept figures promise at the misses that were counted, None where they are lacking."""
@@ -195,7 +227,12 @@ class Measuring:
         return 1 / result.mean - (result.fetch_ms or 0) / 1e3
 
     def named(self, arm: Placed) -> str:
-        return "" if self.alone else f", {self.setting(arm).cache}, {arm.arm.policy}"
+        """What tells the arm from the others, "" for the only one."""
+        return self.names[self.placed.index(arm)]
+
+    @cached_property
+    def names(self) -> list[str]:
+        return names([self.setting(arm) for arm in self.placed])
 
     def runner(self, arm: Placed) -> Runner:
         if self.alone and not arm.n_bytes:
@@ -216,7 +253,6 @@ class Measuring:
 
     def setting(self, arm: Placed) -> Setting:
         from hotset.bench.report import Setting
-        from hotset.engine.memory import slots_note
         from hotset.host.threads import checked_threads
 
         engine, inspection = self.engine, self.inspection
@@ -227,7 +263,7 @@ class Measuring:
             params=inspection.n_parameters,
             backend=engine.device.upper(),
             threads=threads,
-            cache=f"{arm.arm.size}: {slots_note(arm.n_slots, engine.config.n_experts)}",
+            cache=cache_text(arm, engine.config.n_experts),
             policy=policy_text(arm, counted=self.on_gpu is None),
             active=self.on_gpu is not None and sum(arm.n_slots) > 0,
             per_token=inspection.needs.traffic.per_token if inspection.needs else 0,
@@ -241,36 +277,10 @@ class Measuring:
         )
 
 
-def show_card(setting: Setting) -> None:
-    """What the machine and the model allow, before anything is measured."""
-    from hotset.bench.units import size_text
-
-    say(
-        f"a token reads {size_text(setting.per_token)} of weights (dense ones and picked experts; keys and values come on top)"
-    )
-    if setting.bus_rate and setting.read_rate:
-        say(
-            f"measured now: GPU memory {setting.read_rate / 1e9:,.0f} GB/s (read and written), "
-            f"pinned copies of an expert {setting.bus_rate / 1e9:.1f} GB/s"
-        )
-    elif setting.read_rate and setting.ceiling:
-        say(
-            f"plain read of memory with {setting.threads} threads, measured now: {setting.read_rate / 1e9:.1f} GB/s, "
-            f"so decoding cannot pass {setting.ceiling:.1f} tokens/s (more if the model fits the CPU's caches)"
-        )
-
-
 def memory_rate(threads: int) -> float:
     from hotset.plan.dram import BUFFER_BYTES, buffer, read_rate
 
     return read_rate(buffer(BUFFER_BYTES), threads)
-
-
-def policy_text(arm: Placed, *, counted: bool) -> str:
-    """The policy, "-" for a cache that is off."""
-    if not sum(arm.n_slots):
-        return "-"
-    return f"{arm.arm.policy} (counted)" if counted else str(arm.arm.policy)
 
 
 def bench_ids(engine: Engine, text: str | None) -> list[int]:
@@ -288,13 +298,3 @@ def bench_ids(engine: Engine, text: str | None) -> list[int]:
         )
         ids: list[int] = np.random.default_rng(0).integers(0, engine.config.n_vocab, 1 << 16).tolist()
         return ids
-
-
-def first_line(result: Result, named: str = "") -> str:
-    """How an empty expert cache did, how the runs after it did, and whether they agree."""
-    order = "each on an empty expert cache" if result.cold else "the expert cache kept from run to run"
-    noise = f"; NOISY: they spread over {100 * result.spread:.0f} % of the median" if result.is_noisy else ""
-    return (
-        f"{result.test.name}{named}: first run on an empty expert cache {result.first.rate:.2f} t/s; "
-        f"{len(result.samples)} runs {result.mean:.2f} ± {result.deviation:.2f} t/s, {order}{noise}"
-    )

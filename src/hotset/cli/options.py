@@ -142,11 +142,16 @@ def read_text(path: str, option: str) -> str:
 
 
 def spread(text: str, option: str) -> list[str]:
-    """Read a list with ranges: "10%,25%-75%+25%" or "1-8*2"; first and last are in it, the step is +1 where none is given."""
+    """Read a list with ranges: "10%,25%-75%+25%" or "1-8*2"; first and last are in it, the step is +1 where none is given.
+
+    "25%..75%:25%", as `hotset simulate` writes it, is the same as "25%-75%+25%".
+    """
     return list(dict.fromkeys(value for part in text.split(",") for value in range_of(part.strip(), option)))
 
 
 def range_of(part: str, option: str) -> list[str]:
+    if ".." in part:
+        part = part.replace("..", "-", 1).replace(":", "+", 1)
     found = re.fullmatch(r"(\d{1,9})([a-zA-Z%]*)-(\d{1,9})([a-zA-Z%]*)(?:([+*])(\d{1,9})([a-zA-Z%]*))?", part)
     if not found:
         return [part]

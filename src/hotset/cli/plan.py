@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hotset.bench.units import percent_text, size_text
+from hotset.bench.units import number_text, percent_text, size_text
 from hotset.cli import options
 from hotset.cli.output import held_warnings, printable, put, put_json, say
 from hotset.errors import InputError
 
 if TYPE_CHECKING:
+    from hotset.experts.policy import Policy
     from hotset.plan.forecast import Rates
     from hotset.plan.hardware import Machine
     from hotset.plan.planner import HitRates, Plan, PlannedModel, Point
 
 Rows = list[tuple[str, str]]
+POINT_HEAD = ("slots per layer", f"{'VRAM in all':>11}  {'hit rate':>8}  {'ms/token':>8}  {'tokens/s':>8}")
 # Points of the curve that are shown, from the smallest cache to the largest.
 SHOWN_POINTS = 8
 
@@ -73,8 +75,11 @@ def plan(
         say(
             "note: this machine was not measured yet: run `hotset doctor` once, and forecasts are made of its own figures"
         )
-    hit_rates = trace_hits(trace, str(asked), planned) if trace else None
+    hit_rates = trace_hits(trace, str(asked), planned) if trace else curve_hits(asked, planned)
     if budget is None:
+        say(
+            "note: no GPU was found, so this is a plan for the CPU; give --vram, as in --vram 12GiB, to plan for a card"
+        )
         result = plan_cpu(planned, machine, ram=host, n_ctx=ctx_size)
     else:
         result = plan_gpu(planned, rates, budget, ram=host, n_ctx=ctx_size, size=size, hit_rates=hit_rates)
@@ -104,6 +109,14 @@ def trace_hits(path: str, policy: str, model: PlannedModel) -> HitRates:
     return hits.at
 
 
+def curve_hits(policy: Policy, model: PlannedModel) -> HitRates:
+    """Hit rates of a policy without a trace."""
+    from hotset.plan.hit_rate import policy_hit_rate
+
+    config = model.config
+    return lambda slots: policy_hit_rate(policy, slots, config.n_experts, config.n_picks)
+
+
 def show(result: Plan, rates: Rates, machine: Machine | None) -> None:
     """The plan as text on stdout."""
     table(model_rows(result))
@@ -115,8 +128,7 @@ def show(result: Plan, rates: Rates, machine: Machine | None) -> None:
     )
     table(speed_rows(result, rates, machine))
     if result.points:
-        put("slots per layer, VRAM in all, hit rate, ms and tokens/s per token to expect:\n")
-        table([point_row(p, result) for p in shown_points(result)])
+        table([POINT_HEAD, *(point_row(p, result) for p in shown_points(result))])
     table(advice_rows(result))
     for note in result.notes:
         put(f"note: {printable(note)}\n")
@@ -155,26 +167,28 @@ def speed_rows(result: Plan, rates: Rates, machine: Machine | None) -> Rows:
     budget = result.memory.budget
     if budget is not None:
         rows.append(("VRAM", f"{size_text(result.memory.total('gpu'))} of {size_text(budget)} allowed"))
-        rows.append(("rates", f"{rates.source}: GPU memory {rates.memory / 1e9:,.0f} GB/s, {bus_text(result, rates)}"))
+        rows.append(("rates", rates.source))
+        rows.append(("", f"GPU memory {rates.memory / 1e9:,.0f} GB/s, {bus_text(result, rates)}"))
     elif machine:
-        rows.append(
-            ("rates", f"host memory {machine.dram_rate(machine.cores) / 1e9:.1f} GB/s with {machine.cores} threads")
-        )
-    if result.hit_rate:
-        h = result.hit_rate
-        rows.append(
-            (
-                "hit rate",
-                f"{percent_text(h.expected)}, from {percent_text(h.low)} to {percent_text(h.high)} ({h.source})",
+        threads = number_text(machine.cores, "thread")
+        rows.append(("rates", f"host memory {machine.dram_rate(machine.cores) / 1e9:.1f} GB/s with {threads}"))
+    if h := result.hit_rate:
+        if h.low == 1:
+            rows.append(("hit rate", "100 %: every expert has a slot"))
+        else:
+            rows.append(
+                ("hit rate", f"{percent_text(h.expected)}, from {percent_text(h.low)} to {percent_text(h.high)}")
             )
-        )
-    if result.speed:
-        s = result.speed
+            rows.append(("", h.source))
+    if s := result.speed:
         rows.append(
             ("decode", f"{s.expected:.1f} tokens/s, from {s.low:.1f} to {s.high:.1f} (one sequence, short context)")
         )
     else:
         rows.append(("decode", "no forecast: memory was not measured"))
+    if budget is not None:
+        by_hits = "the hit rate's, and " if h and h.low < 1 else ""
+        rows.append(("", f"the band is {by_hits}{100 * rates.tolerance:.0f} % either way for the step itself"))
     return rows
 
 
@@ -192,10 +206,11 @@ def shown_points(result: Plan) -> list[Point]:
 
 
 def point_row(p: Point, result: Plan) -> tuple[str, str]:
-    mark = "  <- the knee" if p is result.knee else ""
+    knee = "  <- the knee" if p is result.knee else ""
+    over = "  more than allowed" if p.vram_bytes > (result.memory.budget or 0) else ""
     return (
         f"{p.n_slots[0]} ({percent_text(p.fraction)})",
-        f"{size_text(p.vram_bytes):>10}  {percent_text(p.hit_rate):>7}  {p.ms:7.2f}  {1e3 / p.ms:6.1f}{mark}",
+        f"{size_text(p.vram_bytes):>11}  {percent_text(p.hit_rate):>8}  {p.ms:8.2f}  {1e3 / p.ms:8.1f}{knee}{over}",
     )
 
 
@@ -203,7 +218,7 @@ def advice_rows(result: Plan) -> Rows:
     def gib(n: int | None) -> str:
         return "none of the usual sizes" if n is None else f"{n} GiB"
 
-    rows = [("smallest card", gib(result.card_gib))]
+    rows = [("smallest card", f"{gib(result.card_gib)} to run at all")]
     if result.knee:
         knee = f"for the knee ({result.knee.n_slots[0]} slots per layer)"
         rows.append(("a good card", f"{gib(result.good_card_gib)} {knee}"))

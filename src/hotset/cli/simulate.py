@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from hotset.bench.units import number_text, percent_text, size_text
 from hotset.cli import options
 from hotset.cli.output import put, put_json, say
 from hotset.errors import HotsetError, InputError
@@ -16,9 +17,15 @@ from hotset.errors import HotsetError, InputError
 if TYPE_CHECKING:
     from hotset.experts.trace import Trace
     from hotset.experts.trace_file import Phase
+    from hotset.lab.policies import LabPolicy
     from hotset.lab.study import Outcome
 
 STEP = Fraction(5, 100)
+MAX_SIZES = 256
+POLICY_HELP = (
+    "Policies, or all: lru, lfu, lrfu:HALF_LIFE, fifo, clock, sieve, s3-fifo, slru, lru-2, arc, w-tinylfu, gdsf, product, static (ranked by "
+    "use), belady (the best that can be done), unbounded; on demand placement and optimum, which leave misses out of the cache."
+)
 
 
 def simulate(
@@ -28,7 +35,7 @@ def simulate(
         typer.Option("--slots", metavar="SIZE,...", help="Parts of each layer's experts: 25%, 16slots, or a range as in 5%..100% (by 5 %) or 10%..50%:10%."),
     ] = "25%,50%",
     policy: Annotated[
-        str, typer.Option("--policy", metavar="NAME,...", help="Policies, or all; `belady` is the best that can be done.")
+        str, typer.Option("--policy", metavar="NAME,...", help=POLICY_HELP)
     ] = "lru,lrfu:16,belady",
     pool: Annotated[
         str,
@@ -58,7 +65,6 @@ def simulate(
     Intervals are 95 %, over answers. With --json stdout has one list with an object for every policy, pool and size.
     """
     del verbose  # read where bugs are reported
-    from hotset.experts.trace import Trace
     from hotset.host.threads import checked_threads
     from hotset.lab.policies import parse_policies
     from hotset.lab.pools import parse_pools
@@ -68,46 +74,65 @@ def simulate(
     if check:
         check_run(path, json=json)
         return
-    if phase not in (None, "prompt", "decode"):
-        raise InputError(f"--phase {phase!r} is not one of prompt, decode")
     asked = parse_policies(policy), parse_pools(pool)
-    picks = Trace.read(path, cast("Phase | None", phase), experts)
-    if first is not None:
-        if first < 1:
-            raise InputError(f"--first {first}: give at least 1 token")
-        picks = picks.first(first)
+    picks = read_picks(path, phase, experts, first)
     sizes = fractions(slots, picks.n_experts)
+    folder, page = (None if given is None else Path(given).expanduser() for given in (plots, report))
+    if folder or page:
+        from hotset.lab.report import check_outputs
+
+        check_outputs(folder, page)
     say(trace_line(picks))
+    say(f"replaying {count_of(asked[0])} in {number_text(len(asked[1]), 'pool')} at {number_text(len(sizes), 'size')}")
     study = Study(picks, checked_threads(threads))
     outcomes = list(study.outcomes(*asked, sizes))
     for line in cliff_lines(picks):
         say(line)
-    if plots is not None or report is not None:
+    if folder or page:
         from hotset.lab.report import write_plots, write_report
 
-        if plots is not None:
-            write_plots(study, outcomes, Path(plots))
-        if report is not None:
-            write_report(study, outcomes, Path(report), title=path.name)
+        if folder:
+            write_plots(study, outcomes, folder)
+        if page:
+            write_report(study, outcomes, page, title=path.name)
+        say(f"written: {', '.join(str(place) for place in (folder, page) if place)}")
     if json:
         put_json([outcome.as_dict() for outcome in outcomes])
     else:
         put(table(outcomes))
 
 
+def read_picks(path: Path, phase: str | None, experts: int | None, first: int | None) -> Trace:
+    """The trace, of a phase where it knows them; the first tokens of it alone."""
+    from hotset.experts.trace import Trace
+
+    if phase not in (None, "prompt", "decode"):
+        raise InputError(f"--phase {phase!r} is not one of prompt, decode")
+    if first is not None and first < 1:
+        raise InputError(f"--first {first}: give at least 1 token")
+    trace = Trace.read(path, cast("Phase | None", phase), experts)
+    return trace if first is None else trace.first(first)
+
+
+def count_of(policies: Sequence[LabPolicy]) -> str:
+    return "1 policy" if len(policies) == 1 else f"{len(policies)} policies"
+
+
 def fractions(text: str, n_experts: int) -> list[Fraction]:
-    """Read sizes as in "25%", "16slots", "5%..100%" or "10%..50%:10%", as parts of a layer's experts, ascending."""
+    """Read sizes as in "25%", "16slots", "5%..100%", "10%..50%:10%" or, as for bench, "10%-50%+10%", as parts of a layer's experts, ascending."""
     found: set[Fraction] = set()
     for word in text.split(","):
         start, dots, rest = word.partition("..")
         if not dots:
-            found.add(fraction(word, n_experts))
+            found |= {fraction(one, n_experts) for one in options.range_of(word.strip(), "--slots")}
             continue
         end, colon, step_text = rest.partition(":")
         low, high = fraction(start, n_experts), fraction(end, n_experts)
         step = fraction(step_text, n_experts) if colon else STEP
         if step <= 0 or low > high:
             raise InputError(f"--slots {word!r} is no range; write it upwards, as in 5%..100% or 10%..50%:10%")
+        if high - low > MAX_SIZES * step:
+            raise InputError(f"--slots {word!r} has more than {MAX_SIZES} sizes; take a larger step")
         found |= {low + i * step for i in range(int((high - low) / step) + 1)}
     return sorted(found)
 
@@ -115,7 +140,10 @@ def fractions(text: str, n_experts: int) -> list[Fraction]:
 def fraction(text: str, n_experts: int) -> Fraction:
     from hotset.experts.slots import CacheSize
 
-    size = CacheSize.parse(text)
+    try:
+        size = CacheSize.parse(text)
+    except InputError:
+        size = CacheSize("off")
     if size.kind == "percent":
         return size.amount / 100
     if size.kind == "slots" and size.amount <= n_experts:
@@ -128,44 +156,51 @@ def fraction(text: str, n_experts: int) -> Fraction:
 def trace_line(trace: Trace) -> str:
     """What the trace holds."""
     shape = f"{trace.n_layers} layers, {trace.n_experts} experts, {trace.k} picked"
-    return f"{trace.n_tokens:,} tokens of {len(trace.offsets) - 1} answers; {shape}"
+    kind = {"decode": "decoded token", "prompt": "prompt token", None: "token"}[trace.phase]
+    return f"{number_text(trace.n_tokens, kind)} of {number_text(len(trace.offsets) - 1, 'answer')}; {shape}"
 
 
 def cliff_lines(trace: Trace) -> list[str]:
     """Where one token needs more than there are slots."""
     share = trace.k / trace.n_experts
     lines = [
-        f"the cliff: one token needs {trace.k} of {trace.n_experts} experts of a layer; under {100 * share:.1f} % of slots no token finds all of its own"
+        f"the cliff: a token needs {trace.k} of a layer's {trace.n_experts} experts; under {100 * share:.1f} % of slots it never finds all"
     ]
+    if len(trace.offsets) < 3:
+        lines.append("intervals need at least two answers, and the trace has one")
     if not trace.span_bytes:
-        lines.append("the trace does not say how many bytes an expert has: byte hit rates are as if all were the same")
+        lines.append("the trace does not say how many bytes an expert has, so bytes are not counted")
     return lines
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
     """Results as a table in Markdown."""
-    from hotset.bench.units import percent_text, size_text
+    from hotset.bench.markdown import markdown_table
 
-    def cells(o: Outcome) -> tuple[str, ...]:
-        span = "-" if o.hit_rate_95 is None else "{:.1f} to {:.1f} %".format(*(100 * x for x in o.hit_rate_95))
-        fetched = "-" if o.bytes_per_token is None else size_text(o.bytes_per_token)
-        cliff = "below one token's demand" if o.below_demand else ""
-        rates = (percent_text(o.hit_rate), span, percent_text(o.byte_hit_rate), fetched, percent_text(o.regret), cliff)
-        return (str(o.policy), o.pool, percent_text(o.slots), *rates)
+    shown = [(name, cell) for name, cell, is_shown in COLUMNS if is_shown(outcomes)]
+    return markdown_table([name for name, _ in shown], [[cell(o) for _, cell in shown] for o in outcomes])
 
-    headers = (
-        "policy",
-        "pool",
-        "slots",
-        "hit rate",
-        "95 %",
-        "byte hit rate",
-        "fetched per token",
-        "below the best",
-        "",
-    )
-    rows = [headers, ("---",) * len(headers), *map(cells, outcomes)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+def interval_text(between: tuple[float, float] | None) -> str:
+    return "-" if between is None else "{:.1f} to {:.1f} %".format(*(100 * x for x in between))
+
+
+def always(_: Sequence[Outcome]) -> bool:
+    return True
+
+
+# Columns of the table: what they are called, what they hold, and whether they say anything of some outcomes.
+COLUMNS: tuple[tuple[str, Callable[[Outcome], str], Callable[[Sequence[Outcome]], bool]], ...] = (
+    ("policy", lambda o: str(o.policy), always),
+    ("pool", lambda o: o.pool, always),
+    ("slots", lambda o: percent_text(o.slots), always),
+    ("hit rate", lambda o: percent_text(o.hit_rate), always),
+    ("95 %", lambda o: interval_text(o.hit_rate_95), lambda found: any(o.hit_rate_95 for o in found)),
+    ("byte hits", lambda o: percent_text(o.byte_hit_rate), lambda found: any(o.span_bytes for o in found)),
+    ("fetched/token", lambda o: size_text(o.bytes_per_token or 0), lambda found: any(o.span_bytes for o in found)),
+    ("below belady", lambda o: percent_text(o.regret), always),
+    ("note", lambda o: "below one token's demand" if o.below_demand else "", lambda found: any(o.below_demand for o in found)),
+)  # fmt: skip
 
 
 def check_run(path: Path, *, json: bool) -> None:

@@ -21,7 +21,7 @@ def trace(
     prompt: Annotated[str | None, typer.Option("-p", "--prompt", metavar="TEXT", help="The text.", show_default=False)] = None,
     hf_repo: options.HubOption = None,
     file: Annotated[str | None, typer.Option("-f", "--file", metavar="FILE", help="The text of a file.", show_default=False)] = None,
-    decode: Annotated[int, typer.Option("--decode", metavar="N", help="Decode steps behind each piece of text; 0: none.")] = 128,
+    decode: Annotated[int, typer.Option("-n", "--decode", metavar="N", help="Decode steps behind each piece of text; 0: none.")] = 128,
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The trace file to write.")] = "run.trace",
     temp: Annotated[float, typer.Option(metavar="X", help="Temperature; 0 takes the most probable token.")] = 0.8,
     seed: Annotated[int, typer.Option("-s", "--seed", metavar="N", help="The same seed gives the same text.", show_default="0")] = 0,
@@ -33,6 +33,7 @@ def trace(
     policy: options.PolicyOption = "lrfu:16",
     pre: options.PreOption = None,
     no_graph: options.NoGraphOption = False,
+    page_lock: options.PageLockOption = None,
     json: options.JsonOption = False,
     verbose: options.VerboseOption = False,
 ) -> None:  # fmt: skip
@@ -45,28 +46,42 @@ def trace(
     from hotset.cli.run import given_text
     from hotset.engine.loading import resolve
     from hotset.engine.record import RING_STEPS, record
+    from hotset.experts.trace_file import check_output
 
     text = given_text(prompt, file)
-    if text is None:
+    if not text:
         raise InputError("no text was given; give it with -p or name a file with -f")
     if decode < 0:
         raise InputError(f"--decode {decode}: give 0 or more tokens")
+    path = Path(output).expanduser()
+    check_output(path)
     sampling = SamplingParams(temperature=temp, seed=seed, max_tokens=decode + 1)
     choices = Choices(
         options.chosen_model(model, model_option, hf_repo), device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=ctx_size,
-        threads=threads, pre=pre, graph=not no_graph, record_steps=RING_STEPS,
+        threads=threads, pre=pre, graph=not no_graph, page_lock=page_lock, record_steps=RING_STEPS,
     )  # fmt: skip
     engine = open_engine(choices)
+    if not engine.runner.shape.n_layers:
+        raise InputError(
+            f"{engine.config.name} is a dense model and has no experts to trace; choose a mixture of experts"
+        )
     prompts = pieces(engine.tokenize(text), engine.n_ctx - decode - 1, decode)
     with open_model(resolve(choices.model)) as source:
         model_hash = source.header_hash
-    stats = record(
-        engine, prompts, Path(output), model_hash=model_hash, n_decode=decode, sampling=sampling,
-        progress=lambda n: say(f"answer {n} of {len(prompts)}"),
-    )  # fmt: skip
-    size = size_text(Path(output).stat().st_size)
+    try:
+        stats = record(
+            engine, prompts, path, model_hash=model_hash, n_decode=decode, sampling=sampling,
+            progress=lambda n: say(f"answer {n} of {len(prompts)}"),
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        say(f"what was recorded so far can be replayed: hotset simulate {output}")
+        raise
+    size = size_text(path.stat().st_size)
     put(f"{output}: {stats.prompt.tokens:,} tokens of text and {stats.tokens:,} decoded, {size}\n")
-    say(f"expert cache ({stats.policy}): hit rate {percent_text(stats.hit_rate)} in decoding")
+    said = {"prompts": stats.prompt.hit_rate, "decoding": stats.hit_rate}
+    rates = ", ".join(f"{percent_text(rate)} in {what}" for what, rate in said.items() if rate is not None)
+    say(f"expert cache ({stats.policy}), empty at first: hit rate {rates or 'not known, for no expert was picked'}")
+    say(f"replay it through other policies and sizes with: hotset simulate {output}")
     if json:
         put_json({**engine_facts(engine, choices), "trace": output, "answers": len(prompts), "stats": stats.as_dict()})
 

@@ -103,11 +103,32 @@ class PhaseCounts:
     bytes_fetched: int
 
 
+def check_output(path: Path) -> None:
+    """InputError where no trace can be written to `path`, or where it would take the place of something else."""
+
+    def problem(text: str) -> InputError:
+        return InputError(f"trace {path}: {text}; give the path of a file that can be written")
+
+    try:
+        if path.is_file():
+            with path.open("rb") as file:
+                if file.read(len(MAGIC)) not in (MAGIC, b""):
+                    raise problem("is there and is no trace, and would be overwritten")
+            return
+        if path.is_dir():
+            raise problem("is a folder")
+        if not path.parent.is_dir():
+            raise problem(f"there is no folder {path.parent}")
+    except OSError as error:
+        raise problem(str(error.strerror)) from error
+
+
 class TraceWriter:
     """Writes a trace file; every record is one write, so that what was recorded before a crash is there."""
 
     def __init__(self, path: Path, header: TraceHeader) -> None:
         self.header = header
+        check_output(path)
         try:
             self._file = path.open("wb", buffering=0)
         except OSError as error:

@@ -26,10 +26,36 @@ STYLE = "body{font:16px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;
 HEADERS = ("policy", "pool", "slots", "hit rate", "95 % interval", "byte hit rate", "bytes per token", "below Belady")
 
 
-def write_plots(study: Study, outcomes: Sequence[Outcome], folder: Path) -> None:
-    """Write hit-rates.png, reuse.png, heat.png and needs.png."""
+def check_outputs(folder: Path | None, page: Path | None) -> None:
+    """InputError where plots or a page could not be made or written: better known before a long replay than after it."""
+    if folder is None and page is None:
+        return
+    _figure_type()
+    if folder is not None:
+        _make_folder(folder)
+    if page is not None and (page.is_dir() or not page.parent.is_dir()):
+        raise InputError(f"report {page}: it is a folder, or its folder is not there; name a file that can be written")
+
+
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"plots {folder}: {error.strerror}; name a folder that can be written") from error
+
+
+def _figure_type() -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise InputError("plots need Matplotlib: pip install 'hotset[plots]'") from error
+    return Figure
+
+
+def write_plots(study: Study, outcomes: Sequence[Outcome], folder: Path) -> None:
+    """Write hit-rates.png, reuse.png, heat.png and needs.png."""
+    _make_folder(folder)
+    try:
         for name, content in plots(study, outcomes).items():
             (folder / f"{name}.png").write_bytes(content)
     except OSError as error:
@@ -70,11 +96,7 @@ def _cells(o: Outcome) -> tuple[str, ...]:
 
 def plots(study: Study, outcomes: Sequence[Outcome]) -> dict[str, bytes]:
     """Every plot as PNG."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InputError("plots need Matplotlib: pip install 'hotset[plots]'") from error
-
+    figure_type = _figure_type()
     drawn = {}
     drawings: dict[str, Callable[[Any, Study], None]] = {
         "hit-rates": partial(_hit_rates, outcomes=outcomes),
@@ -83,7 +105,7 @@ def plots(study: Study, outcomes: Sequence[Outcome]) -> dict[str, bytes]:
         "needs": _needs,
     }
     for name, draw in drawings.items():
-        figure = Figure(figsize=(9, 5.5), layout="constrained")
+        figure = figure_type(figsize=(9, 5.5), layout="constrained")
         draw(figure, study)
         out = io.BytesIO()
         figure.savefig(out, format="png", dpi=DPI)
@@ -111,7 +133,9 @@ def _reuse(figure: Any, study: Study) -> None:
     edges, counts = reuse_distances(study.trace)
     axes = figure.subplots()
     axes.stairs(100 * counts / max(counts.sum(), 1), edges, fill=True)
-    axes.set(xscale="log", xlabel="tokens since the expert was last picked in its layer", ylabel="% of picks")
+    axes.set(
+        xscale="log", xlabel="tokens since the expert was last picked in its layer", ylabel="% of picks that repeat one"
+    )
 
 
 def _heat(figure: Any, study: Study) -> None:

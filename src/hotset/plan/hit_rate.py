@@ -8,18 +8,20 @@ The curve is for the default policy on text, in steady state. Models differ more
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hotset.errors import InputError
+from hotset.experts.policy import Policy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hotset.experts.trace import Trace
+    from hotset.lab.requests import Requests
 
 # What `hotset simulate --slots 12.5%..87.5%:12.5% --policy lrfu:16` says of all recorded answers of each model.
 FRACTIONS = tuple(i / 8 for i in range(1, 8))
@@ -27,6 +29,7 @@ RECORDED: dict[str, tuple[float, ...]] = {
     "gpt-oss-20b": (0.4400, 0.6926, 0.8318, 0.9117, 0.9565, 0.9814, 0.9946),
     "olmoe-1b-7b": (0.4265, 0.6411, 0.7637, 0.8531, 0.9173, 0.9615, 0.9889),
 }
+CURVE_POLICY = "lrfu:16"
 # Errors of the fit (in logits, root of the mean square over a trace that it was not made of) that the band spans on either side.
 BAND = 2.0
 
@@ -99,6 +102,17 @@ def expected_hit_rate(n_slots: Sequence[int], n_experts: int, n_picks: int) -> H
     return HitRate(low, expected, high, f"a curve fitted to recorded routing of {' and '.join(RECORDED)}")
 
 
+def policy_hit_rate(policy: Policy, n_slots: Sequence[int], n_experts: int, n_picks: int) -> HitRate:
+    """The same under a policy: `static` hits as its experts are picked, each as often as any other; the rest are told apart from the curve's own."""
+    if policy.name == "static":
+        share = float(np.mean(n_slots)) / n_experts if n_slots else 1.0
+        return HitRate(share, share, share, "static placement hits as often as it has slots, on average")
+    found = expected_hit_rate(n_slots, n_experts, n_picks)
+    if str(policy) == CURVE_POLICY:
+        return found
+    return replace(found, source=f"a curve fitted to recorded routing under {CURVE_POLICY}; give --trace for {policy}")
+
+
 class TraceHits:
     """Hit rates replayed from a trace of the model, from a cold start."""
 
@@ -124,12 +138,19 @@ class TraceHits:
         """With so many slots in each layer; the band is the 95 % interval over answers."""
         from hotset.lab.intervals import interval
 
-        found = [self._policy.hits(requests, n)[:, 0] for requests, n in zip(self._layers, n_slots, strict=True)]
+        found = [self._hits(requests, n) for requests, n in zip(self._layers, n_slots, strict=True)]
         hits = np.sum(found, axis=0)
         needed = np.sum([requests.needed[:, 0] for requests in self._layers], axis=0)
         rate = float(hits.sum() / needed.sum())
         low, high = interval(hits, needed) or (rate, rate)
         return HitRate(low, rate, high, f"replay of {self._name}")
+
+    def _hits(self, requests: Requests, n_slots: int) -> NDArray[np.int64]:
+        """Hits of every answer. The laboratory's `static` ranks experts by use; the expert cache's holds the first ones."""
+        if self._policy.name != "static":
+            return self._policy.hits(requests, n_slots)[:, 0]
+        hits = (requests.experts < n_slots).sum(1)
+        return np.bincount(requests.answer, hits, requests.n_answers).astype(np.int64)
 
 
 def logit(p: float) -> float:

@@ -1,8 +1,10 @@
-"""The GPUs as the driver's management library knows them: names, memory, and the bus they hang on. No CUDA context is made."""
+"""The GPUs as the driver's management library knows them: names, memory, the bus they hang on, and how they run. No CUDA context is made."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +13,8 @@ from hotset.engine.cuda import PciInfo, pci_address
 # Bytes per second of one lane, after line coding, by PCIe generation.
 LANE_RATES = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 TEXT_BYTES = 96
+# NVML_CLOCK_SM.
+SM_CLOCK = 1
 
 
 @dataclass(frozen=True)
@@ -41,39 +45,123 @@ class GpuInfo:
     best_link: Link | None
 
 
+@dataclass(frozen=True)
+class GpuState:
+    """What a GPU does at a moment: its link, clock and power, and the most that they could be. None where the driver does not say."""
+
+    link: Link | None
+    best_link: Link | None
+    mhz: int | None
+    best_mhz: int | None
+    watts: float | None
+    most_watts: float | None
+
+    def __str__(self) -> str:
+        """As in "PCIe 4 x16, 1,980 of 1,980 MHz, 310 of 700 W"."""
+        pairs = ((self.mhz, self.best_mhz, "MHz"), (self.watts, self.most_watts, "W"))
+        parts = [link_text(self.link, self.best_link)]
+        parts += [
+            f"{now:,.0f} of {most:,.0f} {unit}" for now, most, unit in pairs if now is not None and most is not None
+        ]
+        return ", ".join(parts)
+
+    def facts(self) -> dict[str, str | float | None]:
+        """Plain values."""
+        links = {"gpu_link": self.link, "gpu_best_link": self.best_link}
+        return {
+            **{name: None if link is None else str(link) for name, link in links.items()},
+            "gpu_mhz": self.mhz,
+            "gpu_best_mhz": self.best_mhz,
+            "gpu_watts": self.watts,
+            "gpu_most_watts": self.most_watts,
+        }
+
+
+UNKNOWN = GpuState(None, None, None, None, None, None)
+
+
+def link_text(link: Link | None, best: Link | None) -> str:
+    """The link in use, and the one that card and slot allow, where that is another."""
+    if link is None:
+        return "a link that is not known"
+    if best is None or link == best:
+        return f"{link}"
+    return f"{link}, though card and slot allow {best}: check the slot, its lanes, and the firmware's settings"
+
+
 def gpus(library: Any = None) -> list[GpuInfo]:
     """All GPUs; none where the library is missing or refuses. `library` stands for libnvidia-ml in tests."""
+    with _devices(library) as (nvml, handles):
+        found = [_gpu(nvml, handle) for handle in handles]
+    return [gpu for gpu in found if gpu]
+
+
+def state(address: str, library: Any = None) -> GpuState | None:
+    """What the GPU at a PCI address does now, None where the driver does not say."""
+    with _devices(library) as (nvml, handles):
+        for handle in handles:
+            if _address(nvml, handle) == address:
+                return _state(nvml, handle)
+    return None
+
+
+@contextmanager
+def _devices(library: Any) -> Iterator[tuple[Any, list[ctypes.c_void_p]]]:
+    """The opened library and the GPUs' handles, none of them where it is missing or refuses."""
     try:
         nvml = library or ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
-        return []
-    count = ctypes.c_uint()
-    if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
-        return []
+        yield None, []
+        return
+    if nvml.nvmlInit_v2():
+        yield nvml, []
+        return
     try:
-        found = (_gpu(nvml, i) for i in range(count.value))
-        return [gpu for gpu in found if gpu]
+        count = ctypes.c_uint()
+        n = 0 if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) else count.value
+        handles = [ctypes.c_void_p() for _ in range(n)]
+        yield nvml, [h for i, h in enumerate(handles) if not nvml.nvmlDeviceGetHandleByIndex_v2(i, ctypes.byref(h))]
     finally:
         nvml.nvmlShutdown()
 
 
-def _gpu(nvml: Any, index: int) -> GpuInfo | None:
-    handle, pci = ctypes.c_void_p(), PciInfo()
+def _address(nvml: Any, handle: ctypes.c_void_p) -> str | None:
+    pci = PciInfo()
+    if nvml.nvmlDeviceGetPciInfo_v3(handle, ctypes.byref(pci)):
+        return None
+    return pci_address(pci.domain, pci.bus, pci.device)
+
+
+def _gpu(nvml: Any, handle: ctypes.c_void_p) -> GpuInfo | None:
     memory = (ctypes.c_ulonglong * 3)()  # total, free, used
-    if (
-        nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle))
-        or nvml.nvmlDeviceGetMemoryInfo(handle, memory)
-        or nvml.nvmlDeviceGetPciInfo_v3(handle, ctypes.byref(pci))
-    ):
+    address = _address(nvml, handle)
+    if address is None or nvml.nvmlDeviceGetMemoryInfo(handle, memory):
         return None
     return GpuInfo(
         name=_text(nvml.nvmlDeviceGetName, handle),
         uuid=_text(nvml.nvmlDeviceGetUUID, handle),
-        address=pci_address(pci.domain, pci.bus, pci.device),
+        address=address,
         vram_bytes=int(memory[0]),
-        link=_link(nvml.nvmlDeviceGetCurrPcieLinkGeneration, nvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
-        best_link=_link(nvml.nvmlDeviceGetMaxPcieLinkGeneration, nvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
+        link=_link_now(nvml, handle),
+        best_link=_best_link(nvml, handle),
     )
+
+
+def _state(nvml: Any, handle: ctypes.c_void_p) -> GpuState:
+    watts, most = (_number(ask, handle) for ask in (nvml.nvmlDeviceGetPowerUsage, nvml.nvmlDeviceGetEnforcedPowerLimit))
+    return GpuState(
+        link=_link_now(nvml, handle),
+        best_link=_best_link(nvml, handle),
+        mhz=_number(nvml.nvmlDeviceGetClockInfo, handle, SM_CLOCK),
+        best_mhz=_number(nvml.nvmlDeviceGetMaxClockInfo, handle, SM_CLOCK),
+        watts=None if watts is None else watts / 1e3,
+        most_watts=None if most is None else most / 1e3,
+    )
+
+
+def _number(ask: Any, handle: ctypes.c_void_p, *which: int) -> int | None:
+    value = ctypes.c_uint()
+    return None if ask(handle, *which, ctypes.byref(value)) else value.value
 
 
 def _text(ask: Any, handle: ctypes.c_void_p) -> str:
@@ -81,8 +169,14 @@ def _text(ask: Any, handle: ctypes.c_void_p) -> str:
     return "" if ask(handle, text, TEXT_BYTES) else text.value.decode("utf-8", "replace")
 
 
+def _link_now(nvml: Any, handle: ctypes.c_void_p) -> Link | None:
+    return _link(nvml.nvmlDeviceGetCurrPcieLinkGeneration, nvml.nvmlDeviceGetCurrPcieLinkWidth, handle)
+
+
+def _best_link(nvml: Any, handle: ctypes.c_void_p) -> Link | None:
+    return _link(nvml.nvmlDeviceGetMaxPcieLinkGeneration, nvml.nvmlDeviceGetMaxPcieLinkWidth, handle)
+
+
 def _link(generation_of: Any, width_of: Any, handle: ctypes.c_void_p) -> Link | None:
-    generation, width = ctypes.c_uint(), ctypes.c_uint()
-    if generation_of(handle, ctypes.byref(generation)) or width_of(handle, ctypes.byref(width)):
-        return None
-    return Link(generation.value, width.value)
+    generation, width = _number(generation_of, handle), _number(width_of, handle)
+    return None if generation is None or width is None else Link(generation, width)

@@ -50,6 +50,8 @@ ASSUMED_ROUNDING = 32 * MIB
 PROGRAM_BYTES = 2 * GIB
 CARDS_GIB = (4, 6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 80, 96, 141)
 MEMORIES_GIB = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536)
+# A curve that is off its straight line by no more than this share of its height has no knee.
+STRAIGHT = 0.01
 # Sizes of the cache at which the curve is drawn.
 N_POINTS = 16
 
@@ -213,7 +215,7 @@ def curve_points(model: PlannedModel, rates: Rates, n_ctx: int, hit_rates: HitRa
 
 
 def knee_of(points: Sequence[Point]) -> Point | None:
-    """The point farthest below the straight line, in time per token over slots, from the smallest cache to the largest."""
+    """The point farthest below the straight line, in time per token over slots, from the smallest cache to the largest; None where it hardly bends."""
     if len(points) < 3:
         return None
     first, last = points[0], points[-1]
@@ -223,7 +225,7 @@ def knee_of(points: Sequence[Point]) -> Point | None:
         return first.ms + share * (last.ms - first.ms) - p.ms
 
     best = max(points[1:-1], key=below)
-    return best if below(best) > 0 else None
+    return best if below(best) > STRAIGHT * (first.ms - last.ms) else None
 
 
 def slot_bytes(model: PlannedModel, n_slots: Sequence[int]) -> int:

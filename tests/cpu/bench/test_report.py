@@ -7,6 +7,7 @@ import pytest
 
 from hotset.bench.report import Line, Setting, Table
 from hotset.bench.runner import Result, Sample, Workload
+from hotset.plan.nvml import GpuState, Link
 
 SETTING = Setting("a | b", 1 << 30, 10**9, "CPU", 4, "25%", "lru", False, 10**9, 2e10)
 
@@ -14,6 +15,10 @@ SETTING = Setting("a | b", 1 << 30, 10**9, "CPU", 4, "25%", "lru", False, 10**9,
 def line(kind: str = "tg", setting: Setting = SETTING) -> Line:
     runs = (Sample(10, 1.0, 1, 3, 5 << 20), Sample(10, 1.0, 1, 3, 5 << 20))
     return Line(setting, Result(Workload(kind, 10), runs[0], runs, cold=False))
+
+
+def cells(row: str) -> list[str]:
+    return [cell.strip() for cell in row.strip("|").split("|")]
 
 
 def test_decode_is_a_share_of_what_memory_allows():
@@ -31,13 +36,10 @@ def test_without_a_measured_rate_there_is_no_share():
 
 
 def test_the_markdown_table_has_its_header_once():
-    table = Table("md", [])
-    text = table.add(line("pp")) + table.add(line("tg"))
-    assert text.count("| model | size | params | backend | test | t/s |") == 1
-    assert (
-        text.splitlines()[2]
-        == "| a \\| b | 1.00 GiB | 1.00 B | CPU | pp10 | 10.00 ± 0.00 | 10.00 | 25.0 % | 0.50 | - | lru | - | - |"
-    )
+    head, rule, pp, tg = Table("md", [], [line("pp"), line("tg")]).text.splitlines()
+    assert cells(head)[:6] == ["model", "size", "params", "backend", "test", "t/s"]
+    assert " ".join(cells(pp)) == "a \\ b 1.00 GiB 1.00 B CPU pp10 10.00 ± 0.00 10.00 25.0 % 0.50 - lru - -"
+    assert len({len(row) for row in (head, rule, pp, tg)}) == 1
 
 
 def test_a_gpus_ceiling_is_the_resident_step_and_the_misses_over_the_bus():
@@ -58,18 +60,27 @@ def test_what_a_gpu_alone_has_gets_columns_there():
     runs = (Sample(10, 1.0, 1, 3, 5 << 20, fetch_ms=1.0, vram_bytes=1 << 30),)
     gpu = replace(SETTING, backend="CUDA", bus_rate=5e10)
     found = Line(gpu, Result(Workload("tg", 10), runs[0], runs, cold=False))
-    text = Table("md", ["ms in misses", "bus GB/s", "VRAM peak"]).add(found)
-    assert "| ms in misses | bus GB/s | VRAM peak |" in text
-    assert "| 0.100 | 5.2 of 50.0 | 1.00 GiB |" in text
+    head, _, row = Table("md", ["ms in misses", "bus GB/s", "VRAM peak"], [found]).text.splitlines()
+    shown = dict(zip(cells(head), cells(row)[1:], strict=True))
+    assert [shown[name] for name in ("ms in misses", "bus GB/s", "VRAM peak")] == ["0.100", "5.2 of 50.0", "1.00 GiB"]
+
+
+def test_how_the_gpu_ran_is_recorded_and_has_the_same_columns_where_it_is_not_known():
+    known = replace(line(), gpu=GpuState(Link(4, 8), Link(4, 16), 1500, 1980, 310.5, 700.0))
+    first, second = Table("json", [], [known, line()]).facts
+    assert (first["gpu_link"], first["gpu_best_link"], first["gpu_mhz"]) == ("PCIe 4 x8", "PCIe 4 x16", 1500)
+    assert first.keys() == second.keys()
+    assert second["gpu_watts"] is None
 
 
 def test_swept_settings_get_columns():
-    assert "| backend | threads | cache | test |" in Table("md", ["threads", "cache"]).add(line())
+    head = Table("md", ["threads", "cache"], [line()]).text.splitlines()[0]
+    assert cells(head)[3:7] == ["backend", "threads", "cache", "test"]
 
 
 def test_facts_have_every_sample():
-    table = Table("jsonl", [])
-    facts = json.loads(table.add(line()))
+    table = Table("jsonl", [], [line()])
+    facts = json.loads(table.text)
     assert facts["samples_tokens_per_s"] == [10.0, 10.0]
     assert facts["bytes_fetched_per_token"] == 0.5 * (1 << 20)
     assert table.facts == [facts]

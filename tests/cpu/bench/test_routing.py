@@ -53,7 +53,7 @@ def test_hit_rates_equal_the_simulators_on_the_same_trace(demo, policy):
     starts = [0, 30, 47, 90]
     trace = Trace(made.experts[:100], np.array([*starts, 100]), made.n_experts)
     runner = demo.runner.beside((8,) * 6, Policy.parse(policy))
-    plan = Plan(0, 10, 3)
+    plan = Plan((), (10,), 3)
     ((found,),) = results([Bench(runner, Tokens(range(50)), plan, routing=trace)], plan)
 
     def replayed(n_runs: int) -> float:
@@ -69,6 +69,6 @@ def test_hit_rates_equal_the_simulators_on_the_same_trace(demo, policy):
 
 def test_prompts_keep_the_router(demo):
     runner = demo.runner.beside((32,) * 6, Policy.parse("lru"))
-    plan = Plan(20, 0, 1)
+    plan = Plan((20,), (), 1)
     ((found,),) = results([Bench(runner, Tokens(range(50)), plan, routing=routing_trace("repeat", demo.config))], plan)
     assert found.first.misses > 6 * 4

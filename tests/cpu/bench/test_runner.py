@@ -28,37 +28,37 @@ def result(*rates: float) -> Result:
 
 
 def test_prompt_and_decode_are_timed_apart():
-    (pp, tg), _ = measured(Plan(200, 100, 2), prompt_s=1.0, step_s=0.02)
+    (pp, tg), _ = measured(Plan((200,), (100,), 2), prompt_s=1.0, step_s=0.02)
     assert (pp.test.name, pp.mean) == ("pp200", 200)
     assert (tg.test.name, tg.mean) == ("tg100", pytest.approx(50))
 
 
 def test_decode_counts_only_decoding():
-    (tg,), _ = measured(Plan(0, 10, 1))
+    (tg,), _ = measured(Plan((), (10,), 1))
     assert tg.hit_rate == 0.75
     assert tg.bytes_per_token == SPAN
     assert tg.samples[0].misses == 10
 
 
 def test_the_first_run_on_an_empty_cache_is_reported_apart():
-    (pp,), runner = measured(Plan(8, 0, 3))
+    (pp,), runner = measured(Plan((8,), (), 3))
     assert len(pp.samples) == 3
     assert runner.calls == ["reset cache", "feed 8", "feed 8", "feed 8", "feed 8"]
 
 
 def test_cold_runs_empty_the_cache_before_each():
-    _, runner = measured(Plan(8, 0, 2, cold=True))
+    _, runner = measured(Plan((8,), (), 2, cold=True))
     assert runner.calls == ["reset cache", "feed 8"] + ["reset cache", "feed 8"] * 2
 
 
 def test_warm_up_runs_every_test_and_is_timed_apart():
-    run, runner = bench(Plan(8, 4, 1), prompt_s=1.0, step_s=0.5)
+    run, runner = bench(Plan((8,), (4,), 1), prompt_s=1.0, step_s=0.5)
     assert run.warm_up() == 1.0 + 1.0 + 4 * 0.5
     assert runner.calls == ["reset cache", "feed 8", "reset cache", f"feed {LEAD}"]
 
 
 def test_every_run_reads_another_prompt():
-    _, runner = measured(Plan(16, 0, 3))
+    _, runner = measured(Plan((16,), (), 3))
     prompts = [tuple(s.prompts[0]) for s in runner.sessions]
     assert len(set(prompts)) == 4
 
@@ -69,7 +69,7 @@ def test_arms_take_turns_in_an_order_that_turns_and_read_the_same_tokens():
     order = []
     for arm in arms:
         arm.on_feed = lambda n, arm=arm: order.append(arms.index(arm))
-    plan = Plan(8, 0, 4)
+    plan = Plan((8,), (), 4)
     list(results([Bench(arm, Tokens(range(4000)), plan, clock=arm.clock) for arm in arms], plan))
     assert order == [0, 1] + [0, 1, 1, 0] * 2
     assert [s.prompts for s in arms[0].sessions] == [s.prompts for s in arms[1].sessions]
@@ -78,7 +78,7 @@ def test_arms_take_turns_in_an_order_that_turns_and_read_the_same_tokens():
 def test_routed_repetitions_begin_where_answers_begin_and_read_no_prompt():
     runner = fake_engine().runner
     trace = Trace(np.zeros((9, 1, 1), np.int16), np.array([0, 4, 4, 6, 9]), 1)
-    plan = Plan(0, 2, 3)
+    plan = Plan((), (2,), 3)
     list(results([Bench(runner, Tokens(range(9)), plan, routing=trace, clock=runner.clock)], plan))
     assert runner.calls == ["reset cache", "begin at 0", "begin at 4", "begin at 6", "begin at 0"]
     assert runner.routing is trace.experts
@@ -95,7 +95,7 @@ def test_peak_memory_is_the_highest_of_the_runs():
             return -self.n
 
     runner = fake_engine().runner
-    plan = Plan(8, 0, 2)
+    plan = Plan((8,), (), 2)
     ((pp,),) = results([Bench(runner, Tokens(range(9)), plan, peak=Peak(), clock=runner.clock)], plan)
     assert (pp.first.vram_bytes, pp.vram_bytes) == (-1, -2)
 
@@ -103,20 +103,26 @@ def test_peak_memory_is_the_highest_of_the_runs():
 def test_an_end_token_does_not_end_a_measurement():
     runner = fake_engine().runner
     runner._script = [0]
-    plan = Plan(0, 20, 1)
+    plan = Plan((), (20,), 1)
     ((tg,),) = results([Bench(runner, Tokens(range(100)), plan, clock=runner.clock)], plan)
     assert tg.samples[0].tokens == 20
     assert len(runner.sessions[0].tokens) == LEAD + 1 + 20
 
 
 def test_no_step_runs_ahead_of_the_measured_ones():
-    _, runner = measured(Plan(0, 20, 1))
+    _, runner = measured(Plan((), (20,), 1))
     assert runner.params.max_tokens == 21
 
 
 def test_the_context_holds_the_longest_test():
-    assert Plan(512, 128).n_ctx == 513
-    assert Plan(0, 128).n_ctx == LEAD + 129
+    assert Plan((512,), (128,)).n_ctx == 513
+    assert Plan((), (128,)).n_ctx == LEAD + 129
+
+
+def test_lists_of_lengths_are_tests_one_after_another_and_0_is_none():
+    plan = Plan((16, 8, 16), (0, 4))
+    assert [test.name for test in plan.tests] == ["pp16", "pp8", "tg4"]
+    assert plan.n_ctx == LEAD + 5
 
 
 def test_mean_median_and_deviation():
@@ -147,7 +153,7 @@ def test_a_prompt_longer_than_the_text_repeats_it():
     assert tokens.next(4) == [1, 2, 3, 1]
 
 
-@pytest.mark.parametrize("wrong", [(0, 0, 5), (-1, 1, 5), (1, 1, 0)])
+@pytest.mark.parametrize("wrong", [((0,), (0,), 5), ((-1,), (1,), 5), ((1,), (1,), 0), ((), (), 5)])
 def test_plans_that_measure_nothing_are_errors(wrong):
     with pytest.raises(InputError):
         Plan(*wrong)

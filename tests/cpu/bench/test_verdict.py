@@ -29,7 +29,9 @@ def test_a_cache_that_beats_off_and_static_helped():
     text, *others = verdicts([line(100), off(40), line(80, policy="static")])
     helped = "the cache helped: 2.50 x the speed with the cache off, 1.25 x the speed with static placement"
     assert text == f"{helped}; bound by the bus: misses take 50.0 % of the time"
-    assert others == ["", ""]
+    assert [other.partition(":")[0] for other in others] == [
+        "bound by the small kernels of each layer, which wait for one another"
+    ] * 2
 
 
 @pytest.mark.parametrize(
@@ -41,6 +43,7 @@ def test_a_cache_that_beats_off_and_static_helped():
         ({}, 1.0, 0.2, "the small kernels of each layer, which wait for one another: bus 10.0 %, memory 2.5 %"),
         ({"backend": "CPU", "read_rate": 2e11}, None, 3.5, "memory: weights are read at 50.0 %"),
         ({"backend": "CPU", "read_rate": 5e10}, None, 3.5, "the processor, whose own caches hold the weights: 3.5 CPU"),
+        ({"backend": "CPU", "read_rate": 1e12}, None, 2.5, "the CPU, of which it got little: 2.5 of 4 threads busy"),
         ({"backend": "CPU", "read_rate": 1e12}, None, 3.5, "the CPU: 3.5 of 4 threads busy, memory at 10.0 %"),
     ],
 )
@@ -79,6 +82,7 @@ def test_single_runs_are_said_to_be_single():
 def test_static_placement_of_another_size_is_no_rival():
     text = verdicts([line(100), line(200, policy="static", slots=16)])[0]
     assert text.startswith("not compared")
+    assert "that does --expert-cache x,off --policy lrfu:16,static" in text
 
 
 @pytest.mark.parametrize(
@@ -106,6 +110,11 @@ def test_a_cpu_only_counts():
 
 def test_prompts_get_no_verdict():
     assert verdicts([line(40, kind="pp"), off(40)])[0] == ""
+
+
+def test_a_lone_arm_without_a_cache_is_told_what_bound_it():
+    (text,) = verdicts([line(100, slots=0, policy="-", hits=0, fetch_ms=8.0)])
+    assert text == "bound by the bus: misses take 80.0 % of the time"
 
 
 def test_other_numbers_of_threads_are_no_rivals():

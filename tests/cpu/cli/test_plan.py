@@ -49,6 +49,23 @@ def test_a_plan_for_a_card_says_where_what_goes(call, model):
     assert "run `hotset doctor` once" in result.err
 
 
+def test_every_line_of_a_plan_fits_a_terminal(call, model):
+    out = call("plan", model, "--vram", "1GiB", "-c", "512", "--expert-cache", "25%", "--policy", "lru").out
+    assert max(map(len, out.splitlines())) <= 110
+    assert "under lrfu:16; give --trace for lru" in out
+    assert "40 % either way for the step itself" in out
+
+
+def test_sizes_that_the_budget_has_no_room_for_are_marked(call, model):
+    budget = json.loads(call("plan", model, "--vram", "4GiB", "--json").out)["points"][5]["vram_bytes"]
+    lines = call("plan", model, "--vram", f"{budget}B").out.splitlines()
+    sizes = [line.endswith("more than allowed") for line in lines if "%)" in line]
+    assert sizes == sorted(sizes)
+    assert any(sizes)
+    assert not all(sizes)
+    assert "100 %: every expert has a slot" in call("plan", model, "--vram", "4GiB").out
+
+
 def test_json_holds_the_same_and_nothing_else_is_printed(call, model):
     value = json.loads(call("plan", model, "--vram", "1GiB", "--expert-cache", "25%", "--json").out)
     assert value["n_slots"] == [4, 4]
@@ -60,7 +77,9 @@ def test_json_holds_the_same_and_nothing_else_is_printed(call, model):
 
 
 def test_without_a_gpu_the_cpu_is_planned_from_its_measured_memory(call, model):
-    assert "no forecast" in call("plan", model).out
+    first = call("plan", model)
+    assert "no forecast" in first.out
+    assert "give --vram, as in --vram 12GiB, to plan for a card" in first.err
     keep_machine(WITHOUT_GPU)
     result = call("plan", model, "--json")
     value = json.loads(result.out)
@@ -161,6 +180,14 @@ def test_doctor_measures_once_and_again_on_demand(call, monkeypatch):
     assert len(calls) == 2
 
 
+def test_doctor_says_that_other_programs_spoil_its_figures(call, monkeypatch):
+    monkeypatch.setattr("hotset.plan.measure.measure_machine", lambda _progress: WITHOUT_GPU)
+    monkeypatch.setattr("os.getloadavg", lambda: (99.0, 0.0, 0.0))
+    assert "other programs are running (load 99.0 on" in call("doctor", "--again").err
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+    assert "other programs" not in call("doctor", "--again").err
+
+
 def test_doctor_says_where_figures_cannot_be_kept(call, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HOTSET_CACHE", str(tmp_path / "file"))
@@ -175,4 +202,5 @@ def test_doctor_shows_a_gpu_and_a_link_that_is_slower_than_it_could_be(call):
     out = call("doctor").out
     assert "PCIe 3 x16, though card and slot allow PCIe 4 x16" in out
     assert "4.00 GiB of 8.00 GiB tried" in out
+    assert "64 KiB 4.0, 1 MiB 16.0, 16 MiB 24.0" in out
     assert machine_path(machine_key()).exists()

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
 
-from hotset.cli.simulate import fractions
+from hotset.cli.simulate import POLICY_HELP, fractions
 from hotset.errors import InputError
 from hotset.experts import trace_file
 from hotset.experts.trace_file import PhaseCounts, TraceHeader, TraceWriter
+from hotset.lab.policies import POLICIES
 
 
 @pytest.fixture
@@ -38,10 +40,41 @@ def test_json_is_a_list_with_an_object_for_every_policy_pool_and_size(call, pick
 
 def test_a_table_goes_to_stdout_and_the_cliff_to_stderr(call, picks):
     result = call("simulate", picks, "--slots", "12.5%,50%", "--policy", "lru")
-    assert result.out.startswith("| policy | pool | slots | hit rate |")
+    head = [cell.strip() for cell in result.out.splitlines()[0].strip("|").split("|")]
+    assert head == ["policy", "pool", "slots", "hit rate", "95 %", "below belady", "note"]
     assert result.out.count("below one token's demand") == 1
-    assert "one token needs 2 of 8 experts of a layer; under 25.0 %" in result.err
+    assert "a token needs 2 of a layer's 8 experts; under 25.0 %" in result.err
     assert "90 tokens of 3 answers" in result.err
+    assert "replaying 1 policy in 1 pool at 2 sizes" in result.err
+
+
+def test_columns_that_would_say_nothing_are_left_out_and_lines_fit_a_terminal(call, tmp_path):
+    run_file(tmp_path / "t", 1)
+    result = call("simulate", tmp_path / "t", "--slots", "50%", "--policy", "all")
+    lines = result.out.splitlines()
+    assert [cell.strip() for cell in lines[0].strip("|").split("|")][3:] == [
+        "hit rate",
+        "byte hits",
+        "fetched/token",
+        "below belady",
+    ]
+    assert max(map(len, lines)) <= 100
+    assert "5 decoded tokens of 1 answer;" in result.err
+    assert "intervals need at least two answers" in result.err
+
+
+def test_the_help_names_every_policy():
+    assert [name for name in POLICIES if not re.search(rf"[ :]{name}\b", POLICY_HELP)] == []
+
+
+def test_a_run_that_was_cut_off_is_replayed_and_said_to_be(call, tmp_path):
+    run_file(tmp_path / "t", 1)
+    assert "cut off" not in call("simulate", tmp_path / "t", "--policy", "lru").err
+    (tmp_path / "t").write_bytes((tmp_path / "t").read_bytes()[:-20])
+    result = call("simulate", tmp_path / "t", "--policy", "lru")
+    assert result.code == 0
+    assert "the run was cut off after 5 steps" in result.err
+    assert "5 decoded tokens of 1 answer" in result.err
 
 
 def test_the_first_tokens_alone_may_be_replayed(call, picks):
@@ -55,9 +88,13 @@ def test_the_first_tokens_alone_may_be_replayed(call, picks):
         (["--pool", "heap"], "pool 'heap' is unknown"),
         (["--slots", "9slots"], "give percent of a layer's 8 experts"),
         (["--slots", "1GiB"], "give percent of a layer's 8 experts"),
-        (["--slots", "x"], "is no size"),
+        (["--slots", "x"], "--slots 'x': give percent"),
+        (["--slots", "200%"], "--slots '200%': give percent"),
+        (["--phase", "prompt"], "leave --phase out"),
+        (["--experts", "8"], "leave --experts out"),
         (["--slots", "50%..10%"], "write it upwards"),
         (["--slots", "10%..50%:0%"], "write it upwards"),
+        (["--slots", "0%..100%:0.001%"], "more than 256 sizes"),
         (["--first", "0"], "at least 1 token"),
         (["--phase", "both"], "is not one of prompt, decode"),
         (["--check"], "is no hotset trace"),
@@ -71,8 +108,9 @@ def test_what_cannot_be_done_is_said(call, picks, args, message):
 
 def test_sizes_are_lists_and_ranges():
     assert [float(f) for f in fractions("5%..100%", 64)] == pytest.approx([i / 20 for i in range(1, 21)])
+    assert fractions("10%-50%+20%, 8slots-32slots*2", 64) == fractions("10%..50%:20%, 8slots,16slots,32slots", 64)
     assert [float(f) for f in fractions("16slots, 50%,10%..20%:5%", 64)] == [0.1, 0.15, 0.2, 0.25, 0.5]
-    with pytest.raises(InputError, match="no size"):
+    with pytest.raises(InputError, match="give percent"):
         fractions("25%,", 64)
 
 
@@ -82,6 +120,7 @@ def test_plots_and_report_are_written(call, picks, tmp_path):
         "simulate", picks, "--pool", "layer,global", "--plots", tmp_path / "plots", "--report", tmp_path / "r.html"
     )
     assert result.code == 0
+    assert f"written: {tmp_path / 'plots'}, {tmp_path / 'r.html'}" in result.err
     images = sorted((tmp_path / "plots").iterdir())
     assert [p.name for p in images] == ["heat.png", "hit-rates.png", "needs.png", "reuse.png"]
     assert all(p.read_bytes().startswith(b"\x89PNG") for p in images)
@@ -91,10 +130,19 @@ def test_plots_and_report_are_written(call, picks, tmp_path):
     assert "http" not in page
 
 
+@pytest.mark.parametrize("option", ["--plots", "--report"])
+def test_a_place_that_cannot_be_written_is_said_before_the_replay(call, picks, tmp_path, option):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "file").touch()
+    result = call("simulate", picks, option, tmp_path / "file" / "x")
+    assert (result.code, "can be written" in result.err, "replaying" in result.err) == (1, True, False)
+
+
 def test_without_matplotlib_the_extra_is_named(call, picks, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     result = call("simulate", picks, "--plots", tmp_path / "plots")
     assert (result.code, "pip install 'hotset[plots]'" in result.err) == (1, True)
+    assert "replaying" not in result.err
 
 
 def run_file(path, hits):

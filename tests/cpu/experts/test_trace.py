@@ -34,6 +34,7 @@ def test_the_first_tokens_may_cut_an_answer():
         ({"experts": parts()["experts"].astype(np.int8) - 1}, "go from -1 to 2"),
         ({"n_experts": np.array(3)}, "n_experts is 3"),
         ({"n_experts": np.array([3, 4])}, "cannot be read"),
+        ({"n_experts": np.array(10**11)}, "100,000,000,000 experts; 1 to 65,536 are possible"),
         ({"experts": np.ones((3, 2, 2), np.uint8)}, "same expert twice"),
         ({"offsets": np.array([0, 2])}, "rise from 0"),
         ({"offsets": np.array([0, 4, 3])}, "rise from 0"),
@@ -72,7 +73,7 @@ def test_a_damaged_file_is_refused_wherever_it_is_cut(tmp_path):
             continue
 
 
-@pytest.mark.parametrize("content", [b"", b"GGUF", b"\x93NUMPY", b"PK\x03\x04"])
+@pytest.mark.parametrize("content", [b"GGUF", b"\x93NUMPY", b"PK\x03\x04"])
 def test_another_kind_of_file_is_refused(tmp_path, content):
     (tmp_path / "trace.npz").write_bytes(content)
     with pytest.raises(FileError, match="recorded picks"):
@@ -85,9 +86,20 @@ def test_a_lone_array_is_refused(tmp_path):
         Trace.read(tmp_path / "trace.npy")
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(FileError, match=r"absent\.npz: trace: no such file"):
+def test_a_file_that_is_not_there_or_empty_is_named(tmp_path):
+    with pytest.raises(FileError, match=r"absent\.npz: trace: no such file; give a trace file of `hotset trace`"):
         Trace.read(tmp_path / "absent.npz")
+    (tmp_path / "empty.csv").touch()
+    with pytest.raises(FileError, match=r"empty\.csv: trace: is empty"):
+        Trace.read(tmp_path / "empty.csv")
+
+
+def test_what_a_file_does_not_know_is_refused_and_not_ignored(tmp_path):
+    np.savez(tmp_path / "trace.npz", **parts())
+    with pytest.raises(InputError, match="does not tell phases apart"):
+        Trace.read(tmp_path / "trace.npz", "prompt")
+    with pytest.raises(InputError, match="leave --experts out"):
+        Trace.read(tmp_path / "trace.npz", n_experts=4)
 
 
 def test_a_trace_made_in_memory_is_checked_too():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hotset.errors import FileError
+from hotset.errors import FileError, InputError
 from hotset.experts.trace import Trace
 
 
@@ -33,8 +33,9 @@ def test_answers_are_told_apart_by_request(tmp_path):
 def test_the_number_of_experts_may_be_given(tmp_path):
     text = "layer,token,expert\n0,0,3\n"
     assert trace_of(tmp_path, text, n_experts=64).n_experts == 64
-    with pytest.raises(FileError, match="n_experts is 2"):
-        trace_of(tmp_path, text, n_experts=2)
+    for wrong in (2, 0, -1, 1 << 20):
+        with pytest.raises(InputError, match=f"--experts {wrong}: the highest number in .* is 3; give 4 to 65,536"):
+            trace_of(tmp_path, text, n_experts=wrong)
 
 
 def test_what_numpy_writes_is_read(tmp_path):
@@ -48,7 +49,8 @@ def test_what_numpy_writes_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "column layer"),
+        ("", "is empty"),
+        ("\n0,0,0\n", "column layer"),
         ("layer,token\n0,0\n", "column expert"),
         ("layer,token,expert\n", "has no picks"),
         ("layer,token,expert\n0,0\n", "cannot be read"),
@@ -59,6 +61,7 @@ def test_what_numpy_writes_is_read(tmp_path):
         ("layer,token,expert\n0,0,1\n1,0,1\n0,1,2\n0,1,3\n", "same number of picks"),
         ("layer,token,expert\n0,0,1\n0,0,1\n", "same expert twice"),
         ("layer,token,expert\n0,0,-1\n", "go from -1"),
+        ("layer,token,expert\n0,0,99999999999\n", "100,000,000,000 experts; 1 to 65,536 are possible"),
     ],
 )
 def test_csv_that_makes_no_sense_is_refused(tmp_path, text, message):

@@ -239,3 +239,16 @@ def test_a_replay_counts_phases_apart_and_layers_by_their_slots(path):
     expected = simulate(tokens, [2, 4], Policy())
     assert (decode.hits, decode.misses, decode.overflows) == (expected.hits, expected.misses, expected.overflows)
     assert decode.bytes_fetched == 256 * expected.misses[0] + 512 * expected.misses[1]
+
+
+def test_a_trace_takes_the_place_of_a_trace_alone(path, tmp_path):
+    write(path)
+    write(path)
+    path.write_bytes(b"")
+    write(path)
+    for content in (b"GGUF and more", b"text"):
+        other = tmp_path / "other"
+        other.write_bytes(content)
+        with pytest.raises(InputError, match="is there and is no trace, and would be overwritten"):
+            TraceWriter(other, HEADER)
+        assert other.read_bytes() == content

@@ -4,10 +4,22 @@ import numpy as np
 import pytest
 
 from hotset.errors import InputError
+from hotset.experts.policy import Policy
+from hotset.experts.simulate import simulate
 from hotset.experts.trace import Trace
 from hotset.lab.policies import LabPolicy
 from hotset.lab.requests import layer_requests
-from hotset.plan.hit_rate import FRACTIONS, RECORDED, TraceHits, curve, errors_left_out, expected_hit_rate, fit, fitted
+from hotset.plan.hit_rate import (
+    FRACTIONS,
+    RECORDED,
+    TraceHits,
+    curve,
+    errors_left_out,
+    expected_hit_rate,
+    fit,
+    fitted,
+    policy_hit_rate,
+)
 
 
 def random_trace(n_tokens: int = 200, n_layers: int = 3, n_experts: int = 16, k: int = 4) -> Trace:
@@ -76,6 +88,20 @@ def test_a_trace_is_replayed_with_each_layers_own_slots():
     assert found.expected == pytest.approx(sum(hits) / (200 * 3 * 4))
     assert found.low <= found.expected <= found.high
     assert found.source == "replay of t"
+
+
+def test_static_placement_hits_what_its_first_experts_are_picked():
+    trace = random_trace()
+    found = TraceHits(trace, "static", "t").at((4, 8, 16))
+    run = simulate(trace, (4, 8, 16), Policy.parse("static"))
+    assert found.expected == pytest.approx(sum(run.hits) / (200 * 3 * 4))
+
+
+def test_without_a_trace_other_policies_than_the_curves_own_are_told_apart():
+    assert policy_hit_rate(Policy.parse("lrfu"), [16], 64, 8) == expected_hit_rate([16], 64, 8)
+    assert "under lrfu:16; give --trace for lru" in policy_hit_rate(Policy.parse("lru"), [16], 64, 8).source
+    assert policy_hit_rate(Policy.parse("static"), [16, 32], 64, 8).all == (0.375,) * 3
+    assert policy_hit_rate(Policy.parse("static"), [], 0, 0).expected == 1
 
 
 def test_a_trace_of_another_model_is_refused():

@@ -116,6 +116,7 @@ def test_the_knee_is_the_point_farthest_below_the_line():
     assert knee_of(points) is points[1]
     assert knee_of([point(0.0, 2.0), point(0.5, 2.0), point(1.0, 2.0)]) is None
     assert knee_of(points[:2]) is None
+    assert knee_of([point(i / 7, 10 - i / 0.7) for i in range(8)]) is None
 
 
 def test_the_smallest_card_and_memory_hold_it(model):
