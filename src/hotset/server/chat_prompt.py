@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hotset.server.errors import bad_request
-from hotset.text.chat import encode_chat
+from hotset.text.chat import ChatTemplate, encode_chat
 from hotset.text.messages import prepared_messages
 
 if TYPE_CHECKING:
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 ROLES = ("system", "developer", "user", "assistant", "tool")
 # What a template writes after a prompt fits in so many tokens; enough to see whether it opened a thought.
 TAIL = 32
+# What a template is given besides its variables, by the names of what renders it.
+RESERVED = frozenset(inspect.signature(encode_chat).parameters) | frozenset(
+    inspect.signature(ChatTemplate.render).parameters
+)
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,15 @@ def check_content(content: Any, place: str) -> None:
             kind = part.get("type") if isinstance(part, dict) else None
             shown = f"a part of type {str(kind)[:40]!r}" if kind else "such a part"
             raise bad_request(f"{place}[{i}]: {shown} cannot be read; this server takes text", f"{place}[{i}]")
+
+
+def checked_variables(variables: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The variables of a template that `chat_template_kwargs` gives; a 400 where one would take the place of something else."""
+    found = dict(variables or {})
+    if reserved := found.keys() & RESERVED:
+        name = f"chat_template_kwargs.{min(reserved)}"
+        raise bad_request(f"{name}: is no variable of a template, as the server sets it", name)
+    return found
 
 
 def checked_tools(tools: Sequence[Any] | None) -> list[dict[str, Any]] | None:

@@ -12,7 +12,7 @@ from pydantic import Field, JsonValue
 
 from hotset.engine.job import Finished, Token
 from hotset.server.asking import Ask, asked
-from hotset.server.chat_prompt import Chat, checked_messages, checked_tools
+from hotset.server.chat_prompt import Chat, checked_messages, checked_tools, checked_variables
 from hotset.server.errors import bad_request
 from hotset.server.fields import MAX_TOP, Sampling
 from hotset.server.parts import Parser, Parts
@@ -46,10 +46,7 @@ class ChatRequest(Sampling):
 
     def chat(self) -> Chat:
         """The conversation with the variables of its template."""
-        variables = dict(self.chat_template_kwargs or {})
-        if reserved := variables.keys() & {"messages", "tools", "add_generation_prompt"}:
-            name = f"chat_template_kwargs.{min(reserved)}"
-            raise bad_request(f"{name}: is set by the request itself", name)
+        variables = checked_variables(self.chat_template_kwargs)
         if self.reasoning_effort is not None:
             variables.setdefault("reasoning_effort", self.reasoning_effort)
             if self.reasoning_effort == "none":

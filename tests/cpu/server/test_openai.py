@@ -167,6 +167,14 @@ def test_what_is_wrong_is_named(demo, path, body, field):
     assert error["message"].startswith(field)
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/apply-template"])
+@pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "parse_content", "template", "tokenizer", "self"])  # fmt: skip
+def test_a_variable_of_the_template_takes_the_place_of_nothing_else(demo, path, name):
+    body = {"messages": HELLO, "chat_template_kwargs": {name: True, "enable_thinking": False}}
+    error = demo.post(path, body, status=400)["error"]
+    assert error["param"] == f"chat_template_kwargs.{name}"
+
+
 @pytest.mark.parametrize("ids", [[-1], [10**6], [2**63]])
 def test_ids_that_are_none_of_the_models_are_refused(demo, ids):
     assert "ids go from 0" in demo.post("/v1/completions", {"prompt": ids}, status=400)["error"]["message"]
