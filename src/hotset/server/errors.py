@@ -141,7 +141,8 @@ def install(app: FastAPI) -> None:
 async def _not_found(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, ApiError):
         return error.response(request.url.path)
-    return ApiError(404, "not_found_error", "there is nothing at this path").response(request.url.path)
+    message = "there is nothing at this path; the APIs are under /v1, and /openapi.json lists all there is"
+    return ApiError(404, "not_found_error", message).response(request.url.path)
 
 
 async def _not_allowed(request: Request, error: Exception) -> JSONResponse:
