@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hotset.server.chat_prompt import Chat, Prompt, chat_prompt
-from hotset.server.constraint import Constraint, constraint_of
+from hotset.server.constraint import CHAT_FORMAT, Constraint, constraint_of
 from hotset.server.parts import AllContent, ForcedCall, Parser
 from hotset.server.serving import Wanted
 from hotset.text.answer import AnswerParser
@@ -31,12 +31,15 @@ class Ask:
     n_top: int | None = None
     tool_choice: Any = None
     response_format: Any = None
+    format_name: str = CHAT_FORMAT
 
 
 async def asked(serving: Serving, ask: Ask) -> tuple[Answers, Callable[[], Parser]]:
     """Begin the answers; what is wrong with the request is raised before any work."""
     engine = serving.engine
-    constraint = await asyncio.to_thread(constraint_of, engine, ask.chat.tools, ask.tool_choice, ask.response_format)
+    constraint = await asyncio.to_thread(
+        constraint_of, engine, ask.chat.tools, ask.tool_choice, ask.response_format, ask.format_name
+    )
     chat = replace(ask.chat, tools=None) if has_no_use_of_tools(engine, ask, constraint) else ask.chat
     prompt = await chat_prompt(serving, chat)
     mask = None if constraint is None else mask_of(engine, constraint, prompt)

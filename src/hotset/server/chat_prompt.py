@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hotset.server.serving import Serving
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 # What a template writes after a prompt fits in so many tokens; enough to see whether it opened a thought.
 TAIL = 32
 # What a template is given besides its variables, by the names of what renders it.
@@ -122,6 +123,15 @@ def checked_variables(variables: Mapping[str, Any] | None) -> dict[str, Any]:
         name = f"chat_template_kwargs.{min(reserved)}"
         raise bad_request(f"{name}: is no variable of a template, as the server sets it", name)
     return found
+
+
+def effort_variables(effort: Any, name: str) -> dict[str, Any]:
+    """How hard to think, and whether, as templates are told."""
+    if effort is None:
+        return {}
+    if effort not in EFFORTS:
+        raise bad_request(f"{name}: must be one of {', '.join(EFFORTS)}", name)
+    return {"reasoning_effort": effort, "enable_thinking": effort != "none"}
 
 
 def checked_tools(tools: Sequence[Any] | None) -> list[dict[str, Any]] | None:

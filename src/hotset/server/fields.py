@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from hotset.config import SamplingParams
 from hotset.errors import InputError
@@ -54,6 +54,13 @@ class StreamOptions(Body):
     include_usage: bool | None = None
 
 
+# What other servers take to constrain an answer, or to tell a model of calls. Left alone the answer would be free, and nothing say so.
+ELSEWHERE = {
+    "response_format": ("grammar", "json_schema", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),
+    "tools": ("functions",),
+}  # fmt: skip
+
+
 class Sampling(Body):
     """How tokens are drawn; null stands for the default."""
 
@@ -72,6 +79,15 @@ class Sampling(Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = Field(None, ge=1, le=MAX_ANSWERS)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nothing_that_would_be_lost(cls, value: Any) -> Any:
+        for instead, names in ELSEWHERE.items():
+            for name in names:
+                if isinstance(value, Mapping) and value.get(name):
+                    raise bad_request(f"{name}: is not known here; use {instead}", name)
+        return value
 
     @property
     def n_answers(self) -> int:

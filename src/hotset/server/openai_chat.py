@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Callable
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -12,7 +12,7 @@ from pydantic import Field, JsonValue
 
 from hotset.engine.job import Finished, Token
 from hotset.server.asking import Ask, asked
-from hotset.server.chat_prompt import Chat, checked_messages, checked_tools, checked_variables
+from hotset.server.chat_prompt import Chat, checked_messages, checked_tools, checked_variables, effort_variables
 from hotset.server.errors import bad_request
 from hotset.server.fields import MAX_TOP, Sampling
 from hotset.server.parts import Parser, Parts
@@ -37,7 +37,7 @@ class ChatRequest(Sampling):
     tools: list[dict[str, JsonValue]] | None = Field(None, max_length=1000)
     tool_choice: str | dict[str, JsonValue] | None = None
     parallel_tool_calls: bool | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, JsonValue] | None = None
 
     @property
@@ -46,11 +46,8 @@ class ChatRequest(Sampling):
 
     def chat(self) -> Chat:
         """The conversation with the variables of its template."""
-        variables = checked_variables(self.chat_template_kwargs)
-        if self.reasoning_effort is not None:
-            variables.setdefault("reasoning_effort", self.reasoning_effort)
-            if self.reasoning_effort == "none":
-                variables.setdefault("enable_thinking", False)
+        effort = effort_variables(self.reasoning_effort, "reasoning_effort")
+        variables = {**effort, **checked_variables(self.chat_template_kwargs)}
         return Chat(checked_messages(self.messages), checked_tools(self.tools), variables)
 
     def ask(self) -> Ask:

@@ -157,6 +157,9 @@ def test_a_stop_text_ends_an_answer(demo):
         ("/v1/completions", {"prompt": "x", "logit_bias": {"a": 1}}, "logit_bias"),
         ("/v1/completions", {"prompt": "x", "temperature": -1}, "temperature"),
         ("/v1/responses", {"input": "x", "previous_response_id": "resp_1"}, "previous_response_id"),
+        ("/v1/responses", {"input": "x", "conversation": "conv_1"}, "conversation"),
+        ("/v1/responses", {"input": "x", "reasoning": {"effort": [1]}}, "reasoning.effort"),
+        ("/v1/chat/completions", {"messages": HELLO, "reasoning_effort": "extreme"}, "reasoning_effort"),
         ("/v1/responses", {"input": [{"type": "computer_call"}]}, "input[0]"),
     ],
 )  # fmt: skip
