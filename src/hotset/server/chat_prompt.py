@@ -143,6 +143,6 @@ def checked_tools(tools: Sequence[Any] | None) -> list[dict[str, Any]] | None:
             raise bad_request(f'{place}: must be an object with "type": "function" and a "function"', place)
         if not isinstance(function.get("name"), str) or not 0 < len(function["name"]) <= 256:
             raise bad_request(f"{place}.function.name: must be text of 1 to 256 characters", f"{place}.function.name")
-        if not isinstance(function.get("parameters", {}), dict):
+        if not isinstance(function.get("parameters"), (dict, type(None))):
             raise bad_request(f"{place}.function.parameters: must be a JSON schema", f"{place}.function.parameters")
     return [dict(tool) for tool in tools] if tools else None

@@ -18,6 +18,8 @@ MAX_TOP = 20
 SAMPLING = (
     "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n", "seed", "presence_penalty", "frequency_penalty",
 )  # fmt: skip
+# What -1 stands for in llama.cpp and the many clients written for it: a seed of the server's choice, no cut, no limit.
+MINUS_ONE = {"seed": None, "top_k": 0, "max_tokens": None}
 
 
 def as_list(value: Any) -> Any:
@@ -101,6 +103,9 @@ class Sampling(Body):
         """The settings of the engine; a 400 that names the field where one is out of range."""
         settings = {name: getattr(self, name) for name in SAMPLING}
         settings |= {"max_tokens": max_tokens, "stop": self.stop, "logit_bias": self.logit_bias}
+        settings |= {name: value for name, value in MINUS_ONE.items() if settings[name] == -1}
+        if self.seed is not None and -(2**63) <= self.seed < -1:  # OpenAI's seeds have a sign
+            settings["seed"] = self.seed % 2**64
         return checked_params(settings, {"max_tokens": limit_name})
 
 

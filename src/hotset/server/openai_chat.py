@@ -66,7 +66,7 @@ class ChatRequest(Sampling):
 @router.post("/v1/chat/completions")
 async def chat_completions(request: Request, body: ChatRequest, serving: ServingOf) -> Response:
     """Answer a conversation, `n` times."""
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:
         raise bad_request("top_logprobs: needs logprobs to be true", "top_logprobs")
     answers, parser = await asked(serving, body.ask())
     head = {"id": new_id("chatcmpl"), "created": int(time.time()), "model": serving.settings.model}
