@@ -86,6 +86,14 @@ def test_run_chats_with_a_server(server, hotset):
     assert all(turn["timings"]["predicted_n"] <= 4 for turn in turns)
 
 
+def test_a_line_that_the_server_refuses_is_left_out_of_the_chat(server, hotset):
+    done = hotset("run", "--server", server.url, "-n", "4", "--json", input=f"Hello\n{'word ' * 2000}\nAgain\n")
+    assert done.returncode == 0
+    assert [turn["prompt"] for turn in json.loads(done.stdout)["turns"]] == ["Hello", "Again"]
+    assert "error: the server says: the prompt has" in done.stderr
+    assert "the line was left out" in done.stderr
+
+
 def test_a_server_that_is_not_there_is_named(hotset):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

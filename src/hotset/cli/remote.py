@@ -21,6 +21,12 @@ Write = Callable[[str], None]
 Answer = dict[str, Any]
 # What the server calls them; it has its own defaults, which are the same.
 FIELDS = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n", "seed", "max_tokens")
+# A machine that is not there may never answer the call; how long an answer takes is another matter.
+CONNECT_S = 10.0
+
+
+class RefusedError(HotsetError):
+    """The server answered, and the answer is no."""
 
 
 class Server:
@@ -39,24 +45,26 @@ class Server:
         self._url = url
 
     def events(self, path: str, body: dict[str, Any]) -> Generator[dict[str, Any]]:
-        """The values of a stream's events; closing it ends the server's work. HotsetError with the server's words where it refuses."""
+        """The values of a stream's events; closing it ends the server's work. RefusedError with the server's words where it refuses."""
         headers = {"Content-Type": "application/json"}
         if key := os.environ.get(KEY):
             headers["Authorization"] = f"Bearer {key}"
-        connection = self._kind(*self._place)
+        connection = self._kind(*self._place, timeout=CONNECT_S)
         try:
+            connection.connect()
+            connection.sock.settimeout(None)
             connection.request("POST", self._path + path, json.dumps({**body, "stream": True}), headers)
             answer = connection.getresponse()
             if answer.status != 200:
-                raise HotsetError(f"the server says: {problem(answer)}")
+                raise RefusedError(f"the server says: {problem(answer)}")
             for line in answer:
                 if line.startswith(b"data: ") and line.strip() != b"data: [DONE]":
                     value = json.loads(line[6:])
                     if "error" in value:
-                        raise HotsetError(f"the server says: {value['error']['message']}")
+                        raise RefusedError(f"the server says: {value['error']['message']}")
                     yield value
         except (OSError, HTTPException, ValueError) as error:
-            reason = getattr(error, "strerror", None) or type(error).__name__
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise HotsetError(
                 f"{self._url}: {reason}; is a server running there? start one with: hotset serve MODEL"
             ) from error
@@ -97,9 +105,14 @@ def chat(server: Server, body: dict[str, Any], write: Write) -> list[Answer]:
                 say("cleared: the next line begins a new chat")
                 continue
             asked = [*messages, message("user", line)]
-            with Interrupt() as interrupt:
-                events = server.events("/v1/chat/completions", {**body, "messages": asked})
-                answer = shown(events, write, interrupt)
+            try:
+                with Interrupt() as interrupt:
+                    events = server.events("/v1/chat/completions", {**body, "messages": asked})
+                    answer = shown(events, write, interrupt)
+            except RefusedError as error:
+                say(f"error: {error}")
+                say("the line was left out; /clear begins a new chat")
+                continue
             if interrupt.asked:
                 say("[stopped]")
             messages = [*asked, message("assistant", answer["text"])]
