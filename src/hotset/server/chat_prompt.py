@@ -52,8 +52,7 @@ async def chat_prompt(serving: Serving, chat: Chat) -> Prompt:
 
 def encode(engine: Engine, chat: Chat) -> list[int]:
     """The model's own template, or, where it has none, all messages as one text that it continues."""
-    if chat.tools and (engine.template is None or not engine.template.reads("tools")):
-        raise bad_request("tools: the model's chat template knows no tools, so it cannot be told of any", "tools")
+    check_tools_are_known(engine, chat)
     if engine.template is not None:
         return encode_chat(
             engine.tokenizer, engine.template, for_template(engine, chat), tools=chat.tools, **chat.variables
@@ -63,10 +62,16 @@ def encode(engine: Engine, chat: Chat) -> list[int]:
 
 def rendered(engine: Engine, chat: Chat) -> str:
     """The same as text."""
+    check_tools_are_known(engine, chat)
     if engine.template is None:
         return plain_text(chat.messages)
     messages = prepared_messages(engine.template, for_template(engine, chat))
     return engine.template.render(messages, tools=chat.tools, **chat.variables)
+
+
+def check_tools_are_known(engine: Engine, chat: Chat) -> None:
+    if chat.tools and (engine.template is None or not engine.template.reads("tools")):
+        raise bad_request("tools: the model's chat template knows no tools, so it cannot be told of any", "tools")
 
 
 def for_template(engine: Engine, chat: Chat) -> list[dict[str, Any]]:
@@ -145,4 +150,12 @@ def checked_tools(tools: Sequence[Any] | None) -> list[dict[str, Any]] | None:
             raise bad_request(f"{place}.function.name: must be text of 1 to 256 characters", f"{place}.function.name")
         if not isinstance(function.get("parameters"), (dict, type(None))):
             raise bad_request(f"{place}.function.parameters: must be a JSON schema", f"{place}.function.parameters")
-    return [dict(tool) for tool in tools] if tools else None
+    return [{**tool, "function": told(tool["function"])} for tool in tools] if tools else None
+
+
+def told(function: Mapping[str, Any]) -> dict[str, Any]:
+    """A function with what some templates cannot do without, and clients may leave out."""
+    found = {**function, "description": function.get("description") or ""}
+    if found.get("parameters") is None:
+        found["parameters"] = {"type": "object", "properties": {}}
+    return found

@@ -160,6 +160,11 @@ def test_a_call_can_be_demanded_of_any_model(demo, with_template):
                 assert isinstance(json.loads(call["arguments"])["city"], str)
 
 
+def test_a_prompt_with_tools_is_refused_where_the_answer_would_be(demo):
+    error = demo.post("/apply-template", {"messages": USER, "tools": TOOLS}, status=400)["error"]
+    assert error["param"] == "tools"
+
+
 def test_tools_are_refused_where_the_model_cannot_be_told_of_them(demo):
     error = demo.post("/v1/chat/completions", {"messages": USER, "tools": TOOLS}, status=400)["error"]
     assert error["param"] == "tools"
@@ -186,6 +191,45 @@ def test_the_demo_model_runs_behind_any_template(with_template, name):
     whole = client.post("/v1/chat/completions", body)["choices"][0]["message"]
     pieces = [c["choices"][0]["delta"] for _, c in client.events("/v1/chat/completions", body)]
     assert "".join(p.get("content") or "" for p in pieces) == (whole["content"] or "")
+
+
+TEMPLATES = (
+    "GLM-4.6", "GLM-4.7-Flash", "LFM2-8B-A1B", "MiniMax-M2", "Mistral-Small-3.2-24B-Instruct-2506", "Qwen-Qwen3-0.6B", "Qwen3-Coder",
+    "Qwen3.5-4B", "google-gemma-4-31B-it", "ibm-granite-granite-4.0", "meta-llama-Llama-3.1-8B-Instruct",
+    "moonshotai-Kimi-K2", "openai-gpt-oss-120b",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=TEMPLATES)
+def family(request, shared):
+    engine = saying((shared / f"vocab/templates/{request.param}.jinja").read_text())
+    with serving(lambda _progress: engine) as client:
+        yield client
+
+
+@pytest.mark.parametrize("function", [{}, {"description": None, "parameters": None}, {"parameters": {}}, {"description": "d", "strict": True}])  # fmt: skip
+def test_a_tool_may_leave_out_what_openai_lets_it(family, function):
+    tools = [{"type": "function", "function": {"name": "look_up", **function}}]
+    assert "look_up" in family.post("/apply-template", {"messages": USER, "tools": tools})["prompt"]
+
+
+def test_an_agents_turn_goes_on_with_any_family(family):
+    call = {
+        "id": "call-0123456789abcdef",
+        "type": "function",
+        "function": {"name": "look_up", "arguments": '{"q": "x"}'},
+    }
+    messages = [
+        {"role": "system", "content": "be brief"},
+        {"role": "developer", "content": "be kind"},
+        *USER,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "content": [{"type": "text", "text": "found it"}]},
+    ]
+    tools = [{"type": "function", "function": {"name": "look_up"}}]
+    prompt = family.post("/apply-template", {"messages": messages, "tools": tools})["prompt"]
+    for said in ("be brief", "be kind", "look_up", "found it"):
+        assert said in prompt
 
 
 def test_control_tokens_that_a_user_writes_stay_text(with_template):
