@@ -112,7 +112,7 @@ def finished(head: dict[str, Any], items: Items, end: Finished) -> dict[str, Any
             "input_tokens": usage.prompt_tokens,
             "input_tokens_details": {"cached_tokens": usage.cached_tokens},
             "output_tokens": usage.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": items.n_reasoning},
             "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         },
     }
@@ -126,9 +126,10 @@ async def follow(answers: Answers, parser: Parser, items: Items) -> AsyncGenerat
         if isinstance(found, Finished):
             for delta in parser.flush():
                 yield items.take(delta)
-            yield items.end()
+            yield items.end(is_cut=found.reason == "length")
             yield found
         else:
+            items.count()
             yield []
 
 

@@ -129,6 +129,23 @@ def test_a_response_has_them_as_items(qwen, name):
         assert deltas == "".join(e.get("text", e.get("arguments", "")) for e in finals)
 
 
+def test_a_response_counts_its_reasoning_and_says_what_was_cut(qwen):
+    qwen.say("<think>\nI should look.\n</think>\n\nLet me see.")
+    whole = qwen.post("/v1/responses", {"input": "Weather?"})
+    n = whole["usage"]["output_tokens_details"]["reasoning_tokens"]
+    assert 0 < n < whole["usage"]["output_tokens"]
+    assert [item["status"] for item in whole["output"]] == ["completed", "completed"]
+    last = qwen.events("/v1/responses", {"input": "Weather?"})[-1][1]["response"]
+    assert last["usage"]["output_tokens_details"] == {"reasoning_tokens": n}
+    limit = whole["usage"]["output_tokens"] - 3
+    cut = qwen.post("/v1/responses", {"input": "Weather?", "max_output_tokens": limit})
+    assert cut["status"] == "incomplete"
+    assert [item["status"] for item in cut["output"]] == ["completed", "incomplete"]
+    qwen.say("Let me see.")
+    plain = qwen.post("/v1/responses", {"input": "Weather?"})
+    assert plain["usage"]["output_tokens_details"] == {"reasoning_tokens": 0}
+
+
 def test_items_of_an_earlier_turn_are_read(qwen):
     items = [
         {"role": "user", "content": "Weather?"},
