@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import logging
+import os
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -96,12 +97,22 @@ def test_keys_come_from_a_file_or_the_environment(tmp_path, monkeypatch):
     assert not read_keys(None)
     monkeypatch.setenv(VARIABLE, KEY)
     assert read_keys(None).accept([KEY])
+    monkeypatch.setenv(VARIABLE, f" {KEY}\n")
+    assert read_keys(None).accept([KEY])
     file = tmp_path / "keys"
     file.write_text(f"\n  {KEY}-1 \n{KEY}-2\n")
     keys = read_keys(str(file))
     assert keys.accept([f"{KEY}-1"])
     assert keys.accept(["no", f"{KEY}-2"])
     assert not keys.accept([KEY])
+
+
+@pytest.mark.parametrize("value", ["   \n", "sh0rt", "two words of it", "schlüssel-für-alle", "a\x00b-of-keys"])
+def test_a_key_that_no_client_could_send_is_refused_without_showing_it(monkeypatch, value):
+    monkeypatch.setattr(os, "environ", {VARIABLE: value})
+    with pytest.raises(InputError) as error:
+        read_keys(None)
+    assert value not in str(error.value)
 
 
 @pytest.mark.parametrize("text", ["", "\n \n", "short", None])
