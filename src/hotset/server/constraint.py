@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotset.errors import HotsetError
+from hotset.errors import InputError
 from hotset.kernels.token_mask import Words, n_words
 from hotset.server.errors import ApiError, bad_request
 from hotset.text.stream import Detokenizer
@@ -96,7 +96,8 @@ class SchemaMask:
             return None
         found = np.frombuffer(self._matcher.compute_bitmask(), np.int32)
         if self._matcher.is_error():
-            raise HotsetError(f"the schema cannot be followed any further: {brief_problem(self._matcher.get_error())}")
+            problem = brief_problem(self._matcher.get_error()).partition(";")[0]
+            raise InputError(f"the schema cannot be followed any further: {problem}; make it simpler")
         words = np.zeros(self._n_words, np.int32)  # ids past the tokenizer's are never allowed
         n = min(len(found), self._n_words)
         words[:n] = found[:n]

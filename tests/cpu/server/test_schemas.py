@@ -188,6 +188,21 @@ def test_anchors_that_are_repeated_do_not_free_the_answer(random, pattern):
         assert "a" <= text <= "z"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_schema_that_shows_to_be_too_much_while_it_is_followed_is_a_400_that_says_so(random, stream):
+    many = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(1000)}}
+    body = asked(many, stream=stream, seed=1)
+    status, _, answer = random.request(
+        "POST", "/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    assert status == (200 if stream else 400)  # it began well
+    last = answer.decode().strip().split("\n\n")[-1].removeprefix("data: ")
+    error = json.loads(last)["error"]
+    assert (error["code"], error["type"]) == (400, "invalid_request_error")
+    assert error["message"].startswith("the schema cannot be followed any further: ")
+    assert random.get("/health")["status"] == "ok"
+
+
 @pytest.mark.parametrize(
     "schema",
     [
