@@ -139,6 +139,7 @@ def test_a_page_whose_name_was_made_to_point_here_is_refused(demo):
     status, _, body = demo.request("GET", "/v1/models", headers={"Host": "evil.example"})
     assert status == 403
     assert "Host" in json.loads(body)["error"]["message"]
+    assert "API key" in json.loads(body)["error"]["message"]
 
 
 @pytest.mark.parametrize(
