@@ -104,6 +104,24 @@ def test_a_server_that_is_not_there_is_named(hotset):
     assert hotset("run", "demo", "--server", "http://127.0.0.1:1", "-p", "x").returncode == 1
 
 
+def test_ctrl_c_ends_the_wait_for_a_server_that_says_nothing_yet():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, "-m", "hotset", "run", "--server", url, "-p", "x"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            connection, _ = silent.accept()
+            with connection:
+                assert connection.recv(1 << 16).startswith(b"POST /v1/completions")
+                process.send_signal(signal.SIGINT)
+                out, err = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert out == "\n"
+    assert "error" not in err
+
+
 def test_a_signal_lets_what_runs_come_to_its_end():
     with served("--parallel", "1", "-c", "512") as server:
         answers = []

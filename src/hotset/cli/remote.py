@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
@@ -43,6 +45,13 @@ class Server:
         self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self._path = parts.path.rstrip("/").removesuffix("/v1")
         self._url = url
+        self._socket: socket.socket | None = None
+
+    def hang_up(self) -> None:
+        """End the answer that comes, also while nothing comes, as during a long prompt."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
 
     def events(self, path: str, body: dict[str, Any]) -> Generator[dict[str, Any]]:
         """The values of a stream's events; closing it ends the server's work. RefusedError with the server's words where it refuses."""
@@ -53,6 +62,7 @@ class Server:
         try:
             connection.connect()
             connection.sock.settimeout(None)
+            self._socket = connection.sock
             connection.request("POST", self._path + path, json.dumps({**body, "stream": True}), headers)
             answer = connection.getresponse()
             if answer.status != 200:
@@ -69,6 +79,7 @@ class Server:
                 f"{self._url}: {reason}; is a server running there? start one with: hotset serve MODEL"
             ) from error
         finally:
+            self._socket = None
             connection.close()
 
 
@@ -87,7 +98,7 @@ def run_remote(url: str, text: str | None, sampling: SamplingParams, write: Writ
     body["stop"] = list(sampling.stop) or None
     if text is None:
         return chat(server, body, write), False
-    with Interrupt() as interrupt:
+    with Interrupt(server.hang_up) as interrupt:
         # Without a limit the older API would stop after 16 tokens.
         events = server.events("/v1/completions", {"max_tokens": None, **body, "prompt": text})
         answer = {"prompt": text, **shown(events, write, interrupt)}
@@ -106,7 +117,7 @@ def chat(server: Server, body: dict[str, Any], write: Write) -> list[Answer]:
                 continue
             asked = [*messages, message("user", line)]
             try:
-                with Interrupt() as interrupt:
+                with Interrupt(server.hang_up) as interrupt:
                     events = server.events("/v1/chat/completions", {**body, "messages": asked})
                     answer = shown(events, write, interrupt)
             except RefusedError as error:
@@ -126,7 +137,7 @@ def shown(events: Generator[dict[str, Any]], write: Write, interrupt: Interrupt)
     """Write an answer as it comes, reasoning apart from it -> the whole."""
     text: list[str] = []
     end: dict[str, Any] = {}
-    for event in events:
+    for event in until_asked(events, interrupt):
         for choice in event.get("choices", []):
             delta = choice.get("delta", choice)
             if thought := delta.get("reasoning_content"):
@@ -137,13 +148,23 @@ def shown(events: Generator[dict[str, Any]], write: Write, interrupt: Interrupt)
                 write(piece)
             if choice.get("finish_reason"):
                 end = {"finish_reason": choice["finish_reason"], "timings": event.get("timings", {})}
-        if interrupt.asked:
-            events.close()
-            break
     whole = "".join(text)
     if not whole.endswith("\n"):
         write("\n")
     return {"text": whole, **end}
+
+
+def until_asked(events: Generator[dict[str, Any]], interrupt: Interrupt) -> Iterator[dict[str, Any]]:
+    """The events until Ctrl-C, which hangs up: what that makes of the answer is no error."""
+    try:
+        for event in events:
+            yield event
+            if interrupt.asked:
+                events.close()
+                return
+    except HotsetError:
+        if not interrupt.asked:
+            raise
 
 
 def report(answers: list[Answer]) -> None:
