@@ -33,10 +33,11 @@ def prepared_messages(template: ChatTemplate, messages: Sequence[Mapping[str, An
     if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence):
         raise InputError(f"messages must be a list of messages, not {type(messages).__name__}")
     found = [prepared(template, message, f"messages[{n}]") for n, message in enumerate(messages)]
-    if template.wants_one_system:
-        found = with_one_system(found)
-    if template.wants_short_ids:
-        found = list(map(with_short_ids, found))
+    # What a template takes is found out by rendering, so only where it matters.
+    if (together := with_one_system(found)) != found and template.wants_one_system:
+        found = together
+    if (short := list(map(with_short_ids, found))) != found and template.wants_short_ids:
+        found = short
     return found
 
 

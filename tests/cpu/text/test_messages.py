@@ -145,6 +145,14 @@ def test_ids_of_calls_suit_a_template_that_takes_nine_characters(shared, given):
     assert prepared_messages(PLAIN, turn)[1]["tool_call_id"] == given
 
 
+def test_a_template_is_not_tried_out_where_nothing_hangs_on_it(monkeypatch):
+    rendered = []
+    monkeypatch.setattr(ChatTemplate, "render", lambda *given, **_more: rendered.append(given) or "")
+    template = ChatTemplate("{{ messages }}")
+    prepared_messages(template, [SYSTEMS[0], SYSTEMS[2], {"role": "assistant", "content": "d"}])
+    assert rendered == []
+
+
 def test_an_id_of_nine_characters_stays(shared):
     template = ChatTemplate((shared / "vocab/templates/Mistral-Small-3.2-24B-Instruct-2506.jinja").read_text())
     assert (
