@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -69,6 +70,17 @@ def served(*args: str, **environment: str):
 def server():
     with served("--parallel", "2", "-c", "1024") as one:
         yield one
+
+
+def test_an_idle_connection_is_kept_for_longer_than_clients_trust_it(server):
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=PATIENCE_S)
+    for pause in (0, 6):  # the web server's own limit would be five seconds
+        time.sleep(pause)
+        if pause:
+            connection.auto_open = 0  # a closed connection is an error, not opened again
+        connection.request("GET", "/health")
+        assert json.load(connection.getresponse())["status"] == "ok"
+    connection.close()
 
 
 def test_run_asks_a_server(server, hotset):
