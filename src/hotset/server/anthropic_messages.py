@@ -73,6 +73,7 @@ class MessagesRequest(CountRequest):
             chat=self.chat(),
             params=params,
             tool_choice=openai_tool_choice(self.tool_choice),
+            is_one_call=(self.tool_choice or {}).get("disable_parallel_tool_use") is True,
             response_format=self.output_format if newer is None else newer,
             format_name="output_format" if newer is None else "output_config.format",
         )

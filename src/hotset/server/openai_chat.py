@@ -59,6 +59,7 @@ class ChatRequest(Sampling):
             n_answers=self.n_answers,
             n_top=self.n_top,
             tool_choice=self.tool_choice,
+            is_one_call=self.parallel_tool_calls is False,
             response_format=self.response_format,
         )
 

@@ -37,6 +37,7 @@ class ResponseRequest(Body):
     top_p: float | None = None
     tools: list[dict[str, JsonValue]] | None = Field(None, max_length=1000)
     tool_choice: str | dict[str, JsonValue] | None = None
+    parallel_tool_calls: bool | None = None
     text: dict[str, JsonValue] | None = None
     reasoning: dict[str, JsonValue] | None = None
     metadata: dict[str, JsonValue] | None = None
@@ -54,6 +55,7 @@ class ResponseRequest(Body):
             chat=Chat(chat_messages(self.instructions, self.input), chat_tools(self.tools), variables),
             params=checked_params(settings, {"max_tokens": "max_output_tokens"}),
             tool_choice=chat_tool_choice(self.tool_choice),
+            is_one_call=self.parallel_tool_calls is False,
             response_format=(self.text or {}).get("format"),
             format_name="text.format",
         )
@@ -72,7 +74,7 @@ class ResponseRequest(Body):
             "metadata": self.metadata or {},
             "model": model,
             "output": [],
-            "parallel_tool_calls": True,
+            "parallel_tool_calls": self.parallel_tool_calls is not False,
             "previous_response_id": None,
             "reasoning": self.reasoning,
             "store": False,

@@ -129,6 +129,27 @@ def test_a_response_has_them_as_items(qwen, name):
         assert deltas == "".join(e.get("text", e.get("arguments", "")) for e in finals)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_takes_one_call_gets_one(qwen, stream):
+    qwen.say(f"{CALL}\n{CALL}")
+    chat = {"messages": USER, "tools": TOOLS, "parallel_tool_calls": False}
+    response = {"input": "x", "tools": [{"type": "function", **TOOLS[0]["function"]}], "parallel_tool_calls": False}
+    tool = {"name": "weather", "input_schema": TOOLS[0]["function"]["parameters"]}
+    message = {"messages": USER, "tools": [tool], "max_tokens": 400, "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}  # fmt: skip
+    if stream:
+        deltas = [c["choices"][0]["delta"] for _, c in qwen.events("/v1/chat/completions", chat)]
+        assert {call["index"] for d in deltas for call in d.get("tool_calls", [])} == {0}
+        output = qwen.events("/v1/responses", response)[-1][1]["response"]["output"]
+        blocks = [e["content_block"] for name, e in qwen.events("/v1/messages", message) if name == "content_block_start"]  # fmt: skip
+    else:
+        choice = qwen.post("/v1/chat/completions", chat)["choices"][0]
+        assert (len(choice["message"]["tool_calls"]), choice["finish_reason"]) == (1, "tool_calls")
+        output = qwen.post("/v1/responses", response)["output"]
+        blocks = qwen.post("/v1/messages", message)["content"]
+    assert [item["type"] for item in output] == ["function_call"]
+    assert [block["type"] for block in blocks] == ["tool_use"]
+
+
 def test_a_response_counts_its_reasoning_and_says_what_was_cut(qwen):
     qwen.say("<think>\nI should look.\n</think>\n\nLet me see.")
     whole = qwen.post("/v1/responses", {"input": "Weather?"})
