@@ -189,6 +189,27 @@ def test_text_that_is_no_unicode_is_a_400(demo):
         assert status == 400, answer
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "place"),
+    [
+        ("/apply-template", {"messages": [{"role": "user", "content": "a\ud800"}]}, "messages[0].content"),
+        ("/v1/responses", {"input": "x", "max_output_tokens": 1, "metadata": {"a": "\udfff"}}, "metadata.a"),
+        ("/v1/responses", {"input": "x", "metadata": {"\ud83d": "a"}, "stream": True}, "metadata"),
+        ("/v1/chat/completions", {"messages": [], "stop": ["b", "\ud83d"]}, "stop[1]"),
+        ("/v1/messages", {"max_tokens": "\ud800"}, "max_tokens"),
+        ("/tokenize", "\ud800", "body"),
+    ],
+)
+def test_half_a_character_is_refused_wherever_it_stands(demo, path, body, place):
+    error = demo.post(path, body, status=400)["error"]
+    assert error["message"].startswith(f"{place}: holds a lone surrogate")
+
+
+def test_a_character_in_two_halves_is_one(demo):
+    body = '{"content": "\\ud83d\\ude00", "parse_special": false}'
+    assert demo.post("/tokenize", None, text=body) == demo.post("/tokenize", {"content": "😀"})
+
+
 def test_a_body_that_is_too_large_is_refused_declared_or_not(demo):
     status, _, body = demo.request("POST", "/v1/completions", headers={**JSON, "Content-Length": str(MAX_BODY + 1)})
     assert (status, json.loads(body)["error"]["type"]) == (413, "request_too_large")
