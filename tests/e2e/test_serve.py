@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -71,6 +72,17 @@ def server():
         yield one
 
 
+def test_an_idle_connection_is_kept_for_longer_than_clients_trust_it(server):
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=PATIENCE_S)
+    for pause in (0, 6):  # the web server's own limit would be five seconds
+        time.sleep(pause)
+        if pause:
+            connection.auto_open = 0  # a closed connection is an error, not opened again
+        connection.request("GET", "/health")
+        assert json.load(connection.getresponse())["status"] == "ok"
+    connection.close()
+
+
 def test_run_asks_a_server(server, hotset):
     done = hotset("run", "--server", server.url, "-p", "The package", "-n", "6", "--temp", "0")
     assert done.returncode == 0
@@ -86,6 +98,14 @@ def test_run_chats_with_a_server(server, hotset):
     assert all(turn["timings"]["predicted_n"] <= 4 for turn in turns)
 
 
+def test_a_line_that_the_server_refuses_is_left_out_of_the_chat(server, hotset):
+    done = hotset("run", "--server", server.url, "-n", "4", "--json", input=f"Hello\n{'word ' * 2000}\nAgain\n")
+    assert done.returncode == 0
+    assert [turn["prompt"] for turn in json.loads(done.stdout)["turns"]] == ["Hello", "Again"]
+    assert "error: the server says: the prompt has" in done.stderr
+    assert "the line was left out" in done.stderr
+
+
 def test_a_server_that_is_not_there_is_named(hotset):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -94,6 +114,24 @@ def test_a_server_that_is_not_there_is_named(hotset):
         assert done.returncode == 1
         assert done.stderr.splitlines()[-1].startswith("error: ")
     assert hotset("run", "demo", "--server", "http://127.0.0.1:1", "-p", "x").returncode == 1
+
+
+def test_ctrl_c_ends_the_wait_for_a_server_that_says_nothing_yet():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, "-m", "hotset", "run", "--server", url, "-p", "x"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            connection, _ = silent.accept()
+            with connection:
+                assert connection.recv(1 << 16).startswith(b"POST /v1/completions")
+                process.send_signal(signal.SIGINT)
+                out, err = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert out == "\n"
+    assert "error" not in err
 
 
 def test_a_signal_lets_what_runs_come_to_its_end():

@@ -12,15 +12,17 @@ if TYPE_CHECKING:
 
 
 class Interrupt:
-    """While it is entered the first Ctrl-C only sets `asked`; the second one is a KeyboardInterrupt as usual."""
+    """While it is entered the first Ctrl-C sets `asked` and calls `then`; the second one is a KeyboardInterrupt as usual."""
 
-    def __init__(self) -> None:
+    def __init__(self, then: Callable[[], None] = lambda: None) -> None:
         self.asked = False
+        self._then = then
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
+        self._then()
 
     def __enter__(self) -> Self:
         self._before = signal.signal(signal.SIGINT, self._on_signal)

@@ -13,7 +13,7 @@ from pydantic import Field, JsonValue
 from hotset.engine.job import Finished, Usage
 from hotset.server.anthropic_form import openai_messages, openai_tool_choice, openai_tools
 from hotset.server.asking import Ask, asked
-from hotset.server.chat_prompt import Chat, chat_prompt
+from hotset.server.chat_prompt import Chat, chat_prompt, effort_variables
 from hotset.server.fields import Body, Stops, checked_params
 from hotset.server.parts import Parser, Parts
 from hotset.server.serving import Answers, ServingOf
@@ -34,10 +34,14 @@ class CountRequest(Body):
     tools: list[dict[str, JsonValue]] | None = Field(None, max_length=1000)
     tool_choice: dict[str, JsonValue] | None = None
     thinking: dict[str, JsonValue] | None = None
+    output_config: dict[str, JsonValue] | None = None
+    # Its older place.
+    output_format: dict[str, JsonValue] | None = None
 
     def chat(self) -> Chat:
         """The conversation in OpenAI's form, with thinking switched as asked where the template knows how."""
-        variables = {}
+        variables = effort_variables((self.output_config or {}).get("effort"), "output_config.effort")
+        variables.pop("enable_thinking", None)  # which `thinking` says
         if self.thinking is not None:
             variables["enable_thinking"] = self.thinking.get("type") != "disabled"
         return Chat(openai_messages(self.system, self.messages), openai_tools(self.tools), variables)
@@ -64,7 +68,15 @@ class MessagesRequest(CountRequest):
             },
             {"stop": "stop_sequences"},
         )
-        return Ask(chat=self.chat(), params=params, tool_choice=openai_tool_choice(self.tool_choice))
+        newer = (self.output_config or {}).get("format")
+        return Ask(
+            chat=self.chat(),
+            params=params,
+            tool_choice=openai_tool_choice(self.tool_choice),
+            is_one_call=(self.tool_choice or {}).get("disable_parallel_tool_use") is True,
+            response_format=self.output_format if newer is None else newer,
+            format_name="output_format" if newer is None else "output_config.format",
+        )
 
 
 @router.post("/v1/messages/count_tokens")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fastapi import FastAPI
-from starlette.staticfiles import StaticFiles
+from starlette.requests import Request
+from starlette.responses import FileResponse
 
 from hotset.server import (
     anthropic_messages,
@@ -23,6 +24,7 @@ from hotset.server import (
 )
 from hotset.server.keys import Keys, RequireKey
 from hotset.server.limits import Limits
+from hotset.server.paths import PlainPaths
 from hotset.server.serving import Serving
 from hotset.version import __version__
 
@@ -38,7 +40,19 @@ def make_app(serving: Serving, keys: Keys, *, local_only: bool) -> FastAPI:
     errors.install(app)
     for api in APIS:
         app.include_router(api.router)
-    app.mount("/", StaticFiles(directory=PAGE, html=True), name="page")
+    for file in sorted(PAGE.iterdir()):
+        add_file(app, f"/{file.name}", file)
+    add_file(app, "/", PAGE / "index.html")
+    app.add_middleware(PlainPaths)
     app.add_middleware(RequireKey, keys=keys)
     app.add_middleware(Limits, local_only=local_only)
     return app
+
+
+def add_file(app: FastAPI, path: str, file: Path) -> None:
+    """Serve one file of the page."""
+
+    async def send(_request: Request) -> FileResponse:
+        return FileResponse(file)
+
+    app.add_route(path, send, include_in_schema=False)

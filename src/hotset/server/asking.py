@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hotset.server.chat_prompt import Chat, Prompt, chat_prompt
-from hotset.server.constraint import Constraint, constraint_of
-from hotset.server.parts import AllContent, ForcedCall, Parser
+from hotset.server.constraint import CHAT_FORMAT, Constraint, constraint_of
+from hotset.server.parts import AllContent, ForcedCall, OneCall, Parser
 from hotset.server.serving import Wanted
 from hotset.text.answer import AnswerParser
 from hotset.text.reasoning import reasoning_tags
@@ -30,18 +30,23 @@ class Ask:
     n_answers: int = 1
     n_top: int | None = None
     tool_choice: Any = None
+    is_one_call: bool = False
     response_format: Any = None
+    format_name: str = CHAT_FORMAT
 
 
 async def asked(serving: Serving, ask: Ask) -> tuple[Answers, Callable[[], Parser]]:
     """Begin the answers; what is wrong with the request is raised before any work."""
     engine = serving.engine
-    constraint = await asyncio.to_thread(constraint_of, engine, ask.chat.tools, ask.tool_choice, ask.response_format)
+    constraint = await asyncio.to_thread(
+        constraint_of, engine, ask.chat.tools, ask.tool_choice, ask.response_format, ask.format_name
+    )
     chat = replace(ask.chat, tools=None) if has_no_use_of_tools(engine, ask, constraint) else ask.chat
     prompt = await chat_prompt(serving, chat)
     mask = None if constraint is None else mask_of(engine, constraint, prompt)
     wanted = Wanted(prompt.ids, ask.params, ask.n_top, mask, special=engine.template is not None)
-    return serving.answers([wanted], ask.n_answers), parser_of(engine, chat, prompt, constraint)
+    parser = parser_of(engine, chat, prompt, constraint)
+    return serving.answers([wanted], ask.n_answers), (lambda: OneCall(parser())) if ask.is_one_call else parser
 
 
 def has_no_use_of_tools(engine: Engine, ask: Ask, constraint: Constraint | None) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hotset.server.errors import bad_request
-from hotset.text.chat import encode_chat
+from hotset.text.chat import ChatTemplate, encode_chat
 from hotset.text.messages import prepared_messages
 
 if TYPE_CHECKING:
@@ -16,8 +17,13 @@ if TYPE_CHECKING:
     from hotset.server.serving import Serving
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 # What a template writes after a prompt fits in so many tokens; enough to see whether it opened a thought.
 TAIL = 32
+# What a template is given besides its variables, by the names of what renders it.
+RESERVED = frozenset(inspect.signature(encode_chat).parameters) | frozenset(
+    inspect.signature(ChatTemplate.render).parameters
+)
 
 
 @dataclass(frozen=True)
@@ -46,8 +52,7 @@ async def chat_prompt(serving: Serving, chat: Chat) -> Prompt:
 
 def encode(engine: Engine, chat: Chat) -> list[int]:
     """The model's own template, or, where it has none, all messages as one text that it continues."""
-    if chat.tools and (engine.template is None or not engine.template.reads("tools")):
-        raise bad_request("tools: the model's chat template knows no tools, so it cannot be told of any", "tools")
+    check_tools_are_known(engine, chat)
     if engine.template is not None:
         return encode_chat(
             engine.tokenizer, engine.template, for_template(engine, chat), tools=chat.tools, **chat.variables
@@ -57,10 +62,16 @@ def encode(engine: Engine, chat: Chat) -> list[int]:
 
 def rendered(engine: Engine, chat: Chat) -> str:
     """The same as text."""
+    check_tools_are_known(engine, chat)
     if engine.template is None:
         return plain_text(chat.messages)
     messages = prepared_messages(engine.template, for_template(engine, chat))
     return engine.template.render(messages, tools=chat.tools, **chat.variables)
+
+
+def check_tools_are_known(engine: Engine, chat: Chat) -> None:
+    if chat.tools and (engine.template is None or not engine.template.reads("tools")):
+        raise bad_request("tools: the model's chat template knows no tools, so it cannot be told of any", "tools")
 
 
 def for_template(engine: Engine, chat: Chat) -> list[dict[str, Any]]:
@@ -110,6 +121,24 @@ def check_content(content: Any, place: str) -> None:
             raise bad_request(f"{place}[{i}]: {shown} cannot be read; this server takes text", f"{place}[{i}]")
 
 
+def checked_variables(variables: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The variables of a template that `chat_template_kwargs` gives; a 400 where one would take the place of something else."""
+    found = dict(variables or {})
+    if reserved := found.keys() & RESERVED:
+        name = f"chat_template_kwargs.{min(reserved)}"
+        raise bad_request(f"{name}: is no variable of a template, as the server sets it", name)
+    return found
+
+
+def effort_variables(effort: Any, name: str) -> dict[str, Any]:
+    """How hard to think, and whether, as templates are told."""
+    if effort is None:
+        return {}
+    if effort not in EFFORTS:
+        raise bad_request(f"{name}: must be one of {', '.join(EFFORTS)}", name)
+    return {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+
+
 def checked_tools(tools: Sequence[Any] | None) -> list[dict[str, Any]] | None:
     """The tools in OpenAI's form, None for none; a 400 that names what is wrong."""
     for i, tool in enumerate(tools or ()):
@@ -119,6 +148,14 @@ def checked_tools(tools: Sequence[Any] | None) -> list[dict[str, Any]] | None:
             raise bad_request(f'{place}: must be an object with "type": "function" and a "function"', place)
         if not isinstance(function.get("name"), str) or not 0 < len(function["name"]) <= 256:
             raise bad_request(f"{place}.function.name: must be text of 1 to 256 characters", f"{place}.function.name")
-        if not isinstance(function.get("parameters", {}), dict):
+        if not isinstance(function.get("parameters"), (dict, type(None))):
             raise bad_request(f"{place}.function.parameters: must be a JSON schema", f"{place}.function.parameters")
-    return [dict(tool) for tool in tools] if tools else None
+    return [{**tool, "function": told(tool["function"])} for tool in tools] if tools else None
+
+
+def told(function: Mapping[str, Any]) -> dict[str, Any]:
+    """A function with what some templates cannot do without, and clients may leave out."""
+    found = {**function, "description": function.get("description") or ""}
+    if found.get("parameters") is None:
+        found["parameters"] = {"type": "object", "properties": {}}
+    return found

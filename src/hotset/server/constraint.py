@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotset.errors import HotsetError
+from hotset.errors import InputError
 from hotset.kernels.token_mask import Words, n_words
 from hotset.server.errors import ApiError, bad_request
 from hotset.text.stream import Detokenizer
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from hotset.text.tokenizer import Tokenizer
 
 ANY_OBJECT = {"type": "object"}
+# What chats call the format of an answer.
+CHAT_FORMAT = "response_format"
 # Between the parts of JSON: enough to indent, not enough to be lost in.
 WHITESPACE = r"[\x20\n]{0,16}"
 # llguidance takes bytes that begin so for a control token.
@@ -94,7 +96,8 @@ class SchemaMask:
             return None
         found = np.frombuffer(self._matcher.compute_bitmask(), np.int32)
         if self._matcher.is_error():
-            raise HotsetError(f"the schema cannot be followed any further: {brief_problem(self._matcher.get_error())}")
+            problem = brief_problem(self._matcher.get_error()).partition(";")[0]
+            raise InputError(f"the schema cannot be followed any further: {problem}; make it simpler")
         words = np.zeros(self._n_words, np.int32)  # ids past the tokenizer's are never allowed
         n = min(len(found), self._n_words)
         words[:n] = found[:n]
@@ -208,12 +211,21 @@ def subschemas(schema: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]
 
 
 def constraint_of(
-    engine: Engine, tools: Sequence[Mapping[str, Any]] | None, choice: Any, form: Any
+    engine: Engine,
+    tools: Sequence[Mapping[str, Any]] | None,
+    choice: Any,
+    form: Any,
+    form_name: str = CHAT_FORMAT,
 ) -> Constraint | None:
-    """What `tool_choice` and `response_format` ask for; a 400 where that cannot be had."""
+    """What `tool_choice` and the format of the answer, by its name in this API, ask for; a 400 where that cannot be had."""
     if (call := forced_call(tools, choice)) is not None:
-        return Constraint(engine, call, "tools", is_call=True)
-    found = wanted_schema(form)
+        try:
+            return Constraint(engine, call, "tools", is_call=True)
+        except ApiError:
+            for i, tool in enumerate(tools or ()):  # whose schema it is, by its own path
+                checked_grammar(tool["function"].get("parameters") or ANY_OBJECT, f"tools[{i}]")
+            raise
+    found = wanted_schema(form, form_name)
     return None if found is None else Constraint(engine, *found)
 
 
@@ -247,18 +259,21 @@ def forced_call(tools: Sequence[Mapping[str, Any]] | None, choice: Any) -> dict[
     return calls[0] if len(calls) == 1 else {"anyOf": calls}
 
 
-def wanted_schema(form: Any) -> tuple[Any, str] | None:
-    """The schema that `response_format` asks for and the name of its field, None for plain text."""
-    if form is None or form.get("type") == "text":
+def wanted_schema(form: Any, name: str) -> tuple[Any, str] | None:
+    """The schema that a format, {"type": ..., ...}, asks for and the name of its field, None for plain text."""
+    if form is None:
         return None
-    if form.get("type") == "json_object":
-        return form.get("schema") or ANY_OBJECT, "response_format"
-    if form.get("type") == "json_schema":
-        inner = form.get("json_schema")
-        schema = inner.get("schema") if isinstance(inner, Mapping) else form.get("schema")
-        if isinstance(schema, (dict, bool)):
-            return schema, "response_format.json_schema.schema"
-        raise bad_request(
-            "response_format.json_schema.schema: must be a JSON schema", "response_format.json_schema.schema"
-        )
-    raise bad_request('response_format.type: must be "text", "json_object" or "json_schema"', "response_format.type")
+    kind = form.get("type") if isinstance(form, Mapping) else None
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return form.get("schema") or ANY_OBJECT, name
+    if kind == "json_schema":
+        # Chats have it in an object of its own, the newer APIs beside the type.
+        inner, field = form.get("json_schema"), f"{name}.json_schema.schema"
+        if not isinstance(inner, Mapping):
+            inner, field = form, f"{name}.schema" if "schema" in form or name != CHAT_FORMAT else field
+        if isinstance(schema := inner.get("schema"), (dict, bool)):
+            return schema, field
+        raise bad_request(f"{field}: must be a JSON schema", field)
+    raise bad_request(f'{name}.type: must be "text", "json_object" or "json_schema"', f"{name}.type")

@@ -33,6 +33,7 @@ ANTHROPIC_TYPES = {
     503: "overloaded_error",
 }
 ANTHROPIC_PATH = "/v1/messages"
+TOO_LONG = "exceed_context_size_error"
 
 
 class ApiError(HTTPException):
@@ -58,9 +59,15 @@ class ApiError(HTTPException):
         """The error as the API at `path` writes it."""
         if path.startswith(ANTHROPIC_PATH):
             kind = ANTHROPIC_TYPES.get(self.status_code, "api_error")
-            return {"type": "error", "error": {"type": kind, "message": self.message, **self.extra}}
+            return {"type": "error", "error": {"type": kind, "message": self._anthropics_message(), **self.extra}}
         fields = {"message": self.message, "type": self.kind, "param": self.param, "code": self.status_code}
         return {"error": {**fields, **self.extra}}
+
+    def _anthropics_message(self) -> str:
+        """Agents know by Anthropic's own words that a conversation has grown too long, and shorten it."""
+        if self.kind != TOO_LONG:
+            return self.message
+        return f"prompt is too long: {self.extra['n_prompt_tokens']} tokens > {self.extra['n_ctx']} maximum"
 
     def response(self, path: str) -> JSONResponse:
         return JSONResponse(self.body(path), self.status_code, self.headers)
@@ -74,7 +81,7 @@ def api_error(error: HotsetError) -> ApiError:
     """An error of the engine as a client is told of it."""
     if isinstance(error, ContextError):
         facts = {"n_prompt_tokens": error.n_prompt_tokens, "n_ctx": error.n_ctx}
-        return ApiError(400, "exceed_context_size_error", str(error), extra=facts)
+        return ApiError(400, TOO_LONG, str(error), extra=facts)
     if isinstance(error, (InputError, PlacementError)):
         return bad_request(str(error))
     if isinstance(error, BusyError):
@@ -141,7 +148,8 @@ def install(app: FastAPI) -> None:
 async def _not_found(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, ApiError):
         return error.response(request.url.path)
-    return ApiError(404, "not_found_error", "there is nothing at this path").response(request.url.path)
+    message = "there is nothing at this path; the APIs are under /v1, and /openapi.json lists all there is"
+    return ApiError(404, "not_found_error", message).response(request.url.path)
 
 
 async def _not_allowed(request: Request, error: Exception) -> JSONResponse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -31,6 +32,11 @@ class Picture:
     stats: Stats
 
 
+def take_picture(engine: Engine) -> Picture:
+    """Call on the engine's thread."""
+    return Picture(engine.runner.expert_map(), engine.stats())
+
+
 class ResizeRequest(Body):
     """`size` as --expert-cache takes it: 6GiB, 25%, 16slots, auto or off."""
 
@@ -41,7 +47,7 @@ class ResizeRequest(Body):
 async def experts(serving: ServingOf, since: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0) -> dict[str, Any]:
     """Per layer: slots, counts, experts that are resident, how warm each is (0 to 100), and which were picked after step `since`."""
     engine = serving.engine
-    picture = await serving.call(lambda: Picture(engine.runner.expert_map(), engine.stats()))
+    picture = await serving.call(partial(take_picture, engine))
     found, stats = picture.found, picture.stats
     picked = found.picked_since(since)
     heat = np.rint(found.heat * FULL).astype(int)

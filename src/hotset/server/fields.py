@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from hotset.config import SamplingParams
 from hotset.errors import InputError
@@ -18,6 +18,8 @@ MAX_TOP = 20
 SAMPLING = (
     "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n", "seed", "presence_penalty", "frequency_penalty",
 )  # fmt: skip
+# What -1 stands for in llama.cpp and the many clients written for it: a seed of the server's choice, no cut, no limit.
+MINUS_ONE = {"seed": None, "top_k": 0, "max_tokens": None}
 
 
 def as_list(value: Any) -> Any:
@@ -54,6 +56,13 @@ class StreamOptions(Body):
     include_usage: bool | None = None
 
 
+# What other servers take to constrain an answer, or to tell a model of calls. Left alone the answer would be free, and nothing say so.
+ELSEWHERE = {
+    "response_format": ("grammar", "json_schema", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),
+    "tools": ("functions",),
+}  # fmt: skip
+
+
 class Sampling(Body):
     """How tokens are drawn; null stands for the default."""
 
@@ -73,6 +82,15 @@ class Sampling(Body):
     stream_options: StreamOptions | None = None
     n: int | None = Field(None, ge=1, le=MAX_ANSWERS)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _nothing_that_would_be_lost(cls, value: Any) -> Any:
+        for instead, names in ELSEWHERE.items():
+            for name in names:
+                if isinstance(value, Mapping) and value.get(name):
+                    raise bad_request(f"{name}: is not known here; use {instead}", name)
+        return value
+
     @property
     def n_answers(self) -> int:
         return self.n or 1
@@ -85,6 +103,9 @@ class Sampling(Body):
         """The settings of the engine; a 400 that names the field where one is out of range."""
         settings = {name: getattr(self, name) for name in SAMPLING}
         settings |= {"max_tokens": max_tokens, "stop": self.stop, "logit_bias": self.logit_bias}
+        settings |= {name: value for name, value in MINUS_ONE.items() if settings[name] == -1}
+        if self.seed is not None and -(2**63) <= self.seed < -1:  # OpenAI's seeds have a sign
+            settings["seed"] = self.seed % 2**64
         return checked_params(settings, {"max_tokens": limit_name})
 
 

@@ -25,9 +25,14 @@ class Keys:
     """Keys that are accepted; none means that every request is."""
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
-        self._keys = [key.encode() for key in keys]
-        if any(len(key) < SHORTEST for key in self._keys):
+        given = list(keys)
+        if any(len(key) < SHORTEST for key in given):
             raise InputError(f"an API key is shorter than {SHORTEST} characters; choose a longer one")
+        if not all(key.isascii() and key.isprintable() and " " not in key for key in given):
+            raise InputError(
+                "an API key holds a space or a character beyond ASCII, which clients cannot send; choose another"
+            )
+        self._keys = [key.encode() for key in given]
 
     def __bool__(self) -> bool:
         return bool(self._keys)
@@ -48,7 +53,7 @@ def read_keys(file: str | None) -> Keys:
     """Keys of a file, one a line, or else that of the environment."""
     if file is None:
         value = os.environ.get(VARIABLE)
-        return Keys([value] if value else ())
+        return Keys([value.strip()] if value else ())
     try:
         lines = Path(file).expanduser().read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -66,7 +66,9 @@ class Limits:
     def _problem(self, headers: Headers) -> ApiError | None:
         if self._local_only and not is_local(headers.get("host", "")):
             return ApiError(
-                403, "permission_error", "the Host header names another machine; call this server by localhost"
+                403,
+                "permission_error",
+                "the Host header names another machine; call this server by localhost, or start it with an API key",
             )
         length = headers.get("content-length", "0")
         return TooLargeError() if length.isdecimal() and int(length[:20]) > self._max_body else None

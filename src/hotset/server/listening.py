@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # After a signal, what runs may go on for so long.
 DRAIN_S = 30
+# Clients keep idle connections for a quarter of a minute or longer; one that the server closed first fails their next request.
+KEEP_ALIVE_S = 75
 # Requests that wait per request that runs; beyond that a client is told to come again.
 WAITING_PER_LANE = 16
 
@@ -109,6 +111,7 @@ def serve(
             lifespan="off",
             ws="none",
             timeout_graceful_shutdown=DRAIN_S,
+            timeout_keep_alive=KEEP_ALIVE_S,
         )
     )
     port = listener.getsockname()[1]

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter
 from fastapi.responses import Response
 
+from hotset.server.experts import Picture, take_picture
 from hotset.server.serving import Serving, ServingOf
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
-
-    from hotset.engine.stats import Stats
 
 router = APIRouter()
 
@@ -23,8 +23,8 @@ async def metrics(serving: ServingOf) -> Response:
     """Everything that is counted, in Prometheus' text form."""
     from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-    stats = await serving.call(serving.engine.stats)
-    return Response(generate_latest(Found(list(families(serving, stats)))), media_type=CONTENT_TYPE_LATEST)
+    picture = await serving.call(partial(take_picture, serving.engine))
+    return Response(generate_latest(Found(list(families(serving, picture)))), media_type=CONTENT_TYPE_LATEST)
 
 
 class Found:
@@ -37,12 +37,12 @@ class Found:
         return self._families
 
 
-def families(serving: Serving, stats: Stats) -> Iterator[Metric]:
+def families(serving: Serving, picture: Picture) -> Iterator[Metric]:
     """Of requests and tokens, of the engine, and of the expert cache layer by layer."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     scheduler, worker = serving.scheduler, serving.worker
-    totals = scheduler.totals
+    totals, stats = scheduler.totals, picture.stats
 
     def counter(name: str, text: str, value: float) -> Any:
         return CounterMetricFamily(f"hotset_{name}", text, value=value)
@@ -64,13 +64,25 @@ def families(serving: Serving, stats: Stats) -> Iterator[Metric]:
     yield counter("engine_restarts", "Times that the engine was started again after an error.", worker.n_restarts)
     if stats.fetch_ms is not None:
         yield counter("fetch_seconds", "Time that the GPU spent fetching experts.", stats.fetch_ms / 1e3)
-    yield from cache_families(stats)
+    memory = GaugeMetricFamily("hotset_memory_bytes", "Memory set aside while loading.", labels=["name", "where"])
+    for row in scheduler.engine.memory.rows:
+        memory.add_metric([row.name, row.where], row.n_bytes)
+    yield memory
+    yield from cache_families(picture)
 
 
-def cache_families(stats: Stats) -> Iterator[Metric]:
+def cache_families(picture: Picture) -> Iterator[Metric]:
     """The expert cache; decoding and prompts apart."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+    stats = picture.stats
+    active = GaugeMetricFamily(
+        "hotset_expert_cache_active",
+        "1 where the cache moves experts to a GPU, else 0 with the reason.",
+        labels=["policy", "reason"],
+    )
+    active.add_metric([stats.policy, stats.reason], stats.active)
+    yield active
     columns = {
         "hits": "Distinct experts that a request of a layer found resident.",
         "misses": "Distinct experts that it did not find.",
@@ -84,6 +96,9 @@ def cache_families(stats: Stats) -> Iterator[Metric]:
                 family.add_metric([str(i), phase], getattr(layer, name))
         yield family
     slots = GaugeMetricFamily("hotset_expert_slots", "Slots of the expert cache.", labels=["layer"])
+    resident = GaugeMetricFamily("hotset_expert_resident", "Experts that lie in a slot.", labels=["layer"])
     for i, layer in enumerate(stats.layers):
         slots.add_metric([str(i)], layer.n_slots)
+        resident.add_metric([str(i)], int(picture.found.resident[i].sum()))
     yield slots
+    yield resident

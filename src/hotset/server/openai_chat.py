@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Callable
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -12,7 +12,7 @@ from pydantic import Field, JsonValue
 
 from hotset.engine.job import Finished, Token
 from hotset.server.asking import Ask, asked
-from hotset.server.chat_prompt import Chat, checked_messages, checked_tools
+from hotset.server.chat_prompt import Chat, checked_messages, checked_tools, checked_variables, effort_variables
 from hotset.server.errors import bad_request
 from hotset.server.fields import MAX_TOP, Sampling
 from hotset.server.parts import Parser, Parts
@@ -37,7 +37,7 @@ class ChatRequest(Sampling):
     tools: list[dict[str, JsonValue]] | None = Field(None, max_length=1000)
     tool_choice: str | dict[str, JsonValue] | None = None
     parallel_tool_calls: bool | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, JsonValue] | None = None
 
     @property
@@ -46,14 +46,8 @@ class ChatRequest(Sampling):
 
     def chat(self) -> Chat:
         """The conversation with the variables of its template."""
-        variables = dict(self.chat_template_kwargs or {})
-        if reserved := variables.keys() & {"messages", "tools", "add_generation_prompt"}:
-            name = f"chat_template_kwargs.{min(reserved)}"
-            raise bad_request(f"{name}: is set by the request itself", name)
-        if self.reasoning_effort is not None:
-            variables.setdefault("reasoning_effort", self.reasoning_effort)
-            if self.reasoning_effort == "none":
-                variables.setdefault("enable_thinking", False)
+        effort = effort_variables(self.reasoning_effort, "reasoning_effort")
+        variables = {**effort, **checked_variables(self.chat_template_kwargs)}
         return Chat(checked_messages(self.messages), checked_tools(self.tools), variables)
 
     def ask(self) -> Ask:
@@ -65,6 +59,7 @@ class ChatRequest(Sampling):
             n_answers=self.n_answers,
             n_top=self.n_top,
             tool_choice=self.tool_choice,
+            is_one_call=self.parallel_tool_calls is False,
             response_format=self.response_format,
         )
 
@@ -72,7 +67,7 @@ class ChatRequest(Sampling):
 @router.post("/v1/chat/completions")
 async def chat_completions(request: Request, body: ChatRequest, serving: ServingOf) -> Response:
     """Answer a conversation, `n` times."""
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:
         raise bad_request("top_logprobs: needs logprobs to be true", "top_logprobs")
     answers, parser = await asked(serving, body.ask())
     head = {"id": new_id("chatcmpl"), "created": int(time.time()), "model": serving.settings.model}

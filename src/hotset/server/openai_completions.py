@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, JsonValue
 
 from hotset.engine.job import Finished, Token, Usage
+from hotset.server.constraint import constraint_of
 from hotset.server.errors import bad_request
 from hotset.server.fields import MAX_ANSWERS, MAX_TOP, Sampling
 from hotset.server.serving import Answers, Serving, ServingOf, Wanted
@@ -50,16 +52,19 @@ class CompletionRequest(Sampling):
     echo: bool | None = None
     best_of: int | None = None
     suffix: str | None = None
+    response_format: dict[str, JsonValue] | None = None
 
 
 @router.post("/v1/completions")
 async def completions(request: Request, body: CompletionRequest, serving: ServingOf) -> Response:
     """Continue each prompt `n` times."""
     check(body)
+    constraint = await asyncio.to_thread(constraint_of, serving.engine, None, None, body.response_format)
+    mask = None if constraint is None else partial(constraint.mask, None)
     ids = await asyncio.to_thread(prompt_ids, serving, body.prompt)
     params = body.params(body.max_tokens)
     echoes = [text for text in echoed(serving, body, ids) for _ in range(body.n_answers)]
-    wanted = [Wanted(prompt, params, body.logprobs) for prompt in ids]
+    wanted = [Wanted(prompt, params, body.logprobs, mask) for prompt in ids]
     answers = serving.answers(wanted, body.n_answers)
     head = {
         "id": new_id("cmpl"),

@@ -12,12 +12,12 @@ from pydantic import Field, JsonValue
 
 from hotset.engine.job import Finished
 from hotset.server.asking import Ask, asked
-from hotset.server.chat_prompt import Chat
+from hotset.server.chat_prompt import Chat, effort_variables
 from hotset.server.errors import bad_request
 from hotset.server.fields import Body, checked_params
 from hotset.server.parts import Parser
 from hotset.server.response_items import Events, Items
-from hotset.server.responses_form import chat_format, chat_messages, chat_tool_choice, chat_tools
+from hotset.server.responses_form import chat_messages, chat_tool_choice, chat_tools
 from hotset.server.serving import Answers, ServingOf
 from hotset.server.sse import EventStream, event, whole
 from hotset.server.strict_json import StrictRoute
@@ -37,24 +37,27 @@ class ResponseRequest(Body):
     top_p: float | None = None
     tools: list[dict[str, JsonValue]] | None = Field(None, max_length=1000)
     tool_choice: str | dict[str, JsonValue] | None = None
+    parallel_tool_calls: bool | None = None
     text: dict[str, JsonValue] | None = None
     reasoning: dict[str, JsonValue] | None = None
     metadata: dict[str, JsonValue] | None = None
     previous_response_id: str | None = None
+    conversation: JsonValue = None
     stream: bool | None = None
 
     def ask(self) -> Ask:
-        if self.previous_response_id is not None:
-            name = "previous_response_id"
-            raise bad_request(f"{name}: answers are not kept here; send the whole conversation", name)
+        for name in ("previous_response_id", "conversation"):
+            if getattr(self, name) is not None:
+                raise bad_request(f"{name}: answers are not kept here; send the whole conversation", name)
         settings = {"temperature": self.temperature, "top_p": self.top_p, "max_tokens": self.max_output_tokens}
-        effort = (self.reasoning or {}).get("effort")
-        variables = {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+        variables = effort_variables((self.reasoning or {}).get("effort"), "reasoning.effort")
         return Ask(
             chat=Chat(chat_messages(self.instructions, self.input), chat_tools(self.tools), variables),
             params=checked_params(settings, {"max_tokens": "max_output_tokens"}),
             tool_choice=chat_tool_choice(self.tool_choice),
-            response_format=chat_format(self.text),
+            is_one_call=self.parallel_tool_calls is False,
+            response_format=(self.text or {}).get("format"),
+            format_name="text.format",
         )
 
     def head(self, model: str) -> dict[str, Any]:
@@ -71,7 +74,7 @@ class ResponseRequest(Body):
             "metadata": self.metadata or {},
             "model": model,
             "output": [],
-            "parallel_tool_calls": True,
+            "parallel_tool_calls": self.parallel_tool_calls is not False,
             "previous_response_id": None,
             "reasoning": self.reasoning,
             "store": False,
@@ -111,7 +114,7 @@ def finished(head: dict[str, Any], items: Items, end: Finished) -> dict[str, Any
             "input_tokens": usage.prompt_tokens,
             "input_tokens_details": {"cached_tokens": usage.cached_tokens},
             "output_tokens": usage.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": items.n_reasoning},
             "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         },
     }
@@ -125,9 +128,10 @@ async def follow(answers: Answers, parser: Parser, items: Items) -> AsyncGenerat
         if isinstance(found, Finished):
             for delta in parser.flush():
                 yield items.take(delta)
-            yield items.end()
+            yield items.end(is_cut=found.reason == "length")
             yield found
         else:
+            items.count()
             yield []
 
 

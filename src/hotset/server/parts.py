@@ -54,6 +54,22 @@ class ForcedCall:
         return [d for d in deltas if d.kind != "content"]
 
 
+class OneCall:
+    """An answer of which only the first call counts, as the client takes no more."""
+
+    def __init__(self, parser: Parser) -> None:
+        self._parser = parser
+
+    def push(self, text: str) -> list[Delta]:
+        return self._first(self._parser.push(text))
+
+    def flush(self) -> list[Delta]:
+        return self._first(self._parser.flush())
+
+    def _first(self, deltas: list[Delta]) -> list[Delta]:
+        return [delta for delta in deltas if delta.index == 0]
+
+
 class Parts:
     """The parts so far, put together; calls get ids of ours where the model gave none."""
 

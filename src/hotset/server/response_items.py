@@ -15,6 +15,7 @@ class Items:
 
     def __init__(self) -> None:
         self.output: list[dict[str, Any]] = []
+        self.n_reasoning = 0
         self._kind: str | None = None
 
     @property
@@ -34,10 +35,14 @@ class Items:
         self.output[-1]["content"][0]["text"] += delta.text
         return [*begun, (f"{event_name(delta.kind)}.delta", {**self._place, "delta": delta.text, **logs(delta.kind)})]
 
-    def end(self) -> Events:
+    def count(self) -> None:
+        """Note a token: one of the reasoning where that is open."""
+        self.n_reasoning += self._kind == "reasoning"
+
+    def end(self, *, is_cut: bool) -> Events:
         """Close what is open; an answer has one item at least."""
         begun = [] if self.output else self._begin("content", new_item("content"))
-        return [*begun, *self._close()]
+        return [*begun, *self._close("incomplete" if is_cut else "completed")]
 
     def _begin(self, kind: str, item: dict[str, Any]) -> Events:
         closed = self._close()
@@ -49,11 +54,11 @@ class Items:
             events.append(("response.content_part.added", {**self._place, "part": dict(item["content"][0])}))
         return [*closed, *events]
 
-    def _close(self) -> Events:
+    def _close(self, status: str = "completed") -> Events:
         if self._kind is None:
             return []
         item = self.output[-1]
-        item["status"] = "completed"
+        item["status"] = status
         if self._kind == "call":
             whole = {"name": item["name"], "arguments": item["arguments"]}
             events: Events = [("response.function_call_arguments.done", {**self._place, **whole})]

@@ -92,11 +92,3 @@ def chat_tool_choice(choice: Any) -> Any:
     if isinstance(choice, Mapping) and choice.get("type") == "function":
         return {"type": "function", "function": {"name": choice.get("name")}}
     return choice
-
-
-def chat_format(text: Mapping[str, Any] | None) -> Any:
-    """`text.format` as a chat's `response_format`."""
-    form = (text or {}).get("format")
-    if not isinstance(form, Mapping) or form.get("type") != "json_schema":
-        return form
-    return {"type": "json_schema", "json_schema": {"schema": form.get("schema")}}

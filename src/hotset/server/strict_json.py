@@ -1,9 +1,10 @@
-"""JSON as the standard has it: no NaN, no infinities, nothing nested without end."""
+"""JSON as the standard has it: no NaN, no infinities, no halves of characters, nothing nested without end."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
 
@@ -13,6 +14,8 @@ from fastapi.routing import APIRoute
 from hotset.server.errors import ApiError, bad_request
 
 MAX_DEPTH = 100
+# The only way in for halves of characters; two that belong together are a character, and fine.
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def parse(text: bytes) -> Any:
@@ -28,7 +31,26 @@ def parse(text: bytes) -> Any:
     except ValueError as error:  # a number of thousands of digits, or one of ours
         raise bad_request(f"the body is no JSON: {str(error).partition(';')[0]}") from None
     check_depth(value)
+    if SURROGATE.search(text):
+        check_texts(value, "")
     return value
+
+
+def check_texts(value: Any, place: str) -> None:
+    """ApiError where a text holds a lone surrogate: it could be sent back to nobody. `value` must not nest deeply."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            name = place or "body"
+            raise bad_request(f"{name}: holds a lone surrogate, half of a character; send text", name) from None
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            check_texts(key, place)
+            check_texts(item, f"{place}.{key}" if place else key)
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            check_texts(item, f"{place}[{i}]")
 
 
 def check_depth(value: Any, limit: int = MAX_DEPTH) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import Field, JsonValue
 
-from hotset.server.chat_prompt import Chat, checked_messages, checked_tools, rendered
+from hotset.server.chat_prompt import Chat, checked_messages, checked_tools, checked_variables, rendered
 from hotset.server.fields import Body
 from hotset.server.serving import ServingOf
 from hotset.server.strict_json import StrictRoute
@@ -64,5 +64,7 @@ async def detokenize(body: DetokenizeRequest, serving: ServingOf) -> dict[str, s
 @router.post("/apply-template")
 async def apply_template(body: TemplateRequest, serving: ServingOf) -> dict[str, str]:
     """The prompt that a conversation becomes."""
-    chat = Chat(checked_messages(body.messages), checked_tools(body.tools), body.chat_template_kwargs or {})
+    chat = Chat(
+        checked_messages(body.messages), checked_tools(body.tools), checked_variables(body.chat_template_kwargs)
+    )
     return {"prompt": await asyncio.to_thread(rendered, serving.engine, chat)}

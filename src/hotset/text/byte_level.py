@@ -38,7 +38,7 @@ class ByteLevel:
         """Return the ids of plain text, no special tokens in it."""
         if self._missing:
             self._check_bytes(text)
-        return self._encoder.encode(text, add_special_tokens=False).ids
+        return plain_ids(self._encoder, text)
 
     def token_bytes(self, index: int) -> bytes:
         """Return the bytes that a token stands for."""
@@ -65,6 +65,12 @@ class ByteLevel:
         as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         encoder.pre_tokenizer = pre_tokenizers.Sequence([*self._pre.cuts(), as_bytes])
         return encoder
+
+
+def plain_ids(encoder: tokenizers.Tokenizer, text: str) -> list[int]:
+    """Return the ids of plain text. Other threads run meanwhile, which the library's `encode` does not let them."""
+    ids: list[int] = encoder.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    return ids
 
 
 def is_text(token: str) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotset.errors import InputError
 from hotset.text.marks import Marks
-from hotset.text.messages import prepared_messages, writes_objects, writes_parts
+from hotset.text.messages import prepared_messages, takes_long_ids, takes_systems, writes_objects, writes_parts
 from hotset.text.vocabulary import warn
 
 if TYPE_CHECKING:
@@ -72,6 +72,16 @@ class ChatTemplate:
     def wants_one_text(self) -> bool:
         """Whether the template writes content only where it is one text, not a list of parts."""
         return not writes_parts(self)
+
+    @cached_property
+    def wants_one_system(self) -> bool:
+        """Whether the template takes one system message at the beginning and no second one."""
+        return not takes_systems(self)
+
+    @cached_property
+    def wants_short_ids(self) -> bool:
+        """Whether the template takes calls only with ids of nine letters or digits."""
+        return not takes_long_ids(self)
 
     def _pieces(self, given: Mapping[str, Any]) -> list[str]:
         return [self._environment.sliced(piece) for piece in self._template.generate(given)]

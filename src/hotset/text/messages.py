@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from hotset.errors import InputError
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 THOUGHTS = re.compile(r"\s*<think>(.*?)</think>\s*", re.DOTALL)
 NEEDLE = "needle"
-PROBE_ID = "abcdefghi"  # some templates want nine letters or digits
+# Some templates want nine letters or digits and take no other id.
+SHORT_ID = re.compile("[A-Za-z0-9]{9}")
+PROBE_ID, LONG_PROBE_ID = "abcdefghi", "call-abcdefghi"
 
 
 def prepared_messages(template: ChatTemplate, messages: Sequence[Mapping[str, Any]]) -> list[Message]:
@@ -23,11 +27,18 @@ def prepared_messages(template: ChatTemplate, messages: Sequence[Mapping[str, An
 
     Content that is null becomes "", content of text parts one text where the template wants that. `reasoning_content` is also given under the names `reasoning` and
     `thinking`, and is taken from between <think> tags where the client left it in the content. The arguments of calls become objects,
-    or text where the template writes only text. Raises InputError where a message is no message.
+    or text where the template writes only text. System messages at the beginning become one, and ids of calls nine characters, where
+    the template takes nothing else. Raises InputError where a message is no message.
     """
     if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence):
         raise InputError(f"messages must be a list of messages, not {type(messages).__name__}")
-    return [prepared(template, message, f"messages[{n}]") for n, message in enumerate(messages)]
+    found = [prepared(template, message, f"messages[{n}]") for n, message in enumerate(messages)]
+    # What a template takes is found out by rendering, so only where it matters.
+    if (together := with_one_system(found)) != found and template.wants_one_system:
+        found = together
+    if (short := list(map(with_short_ids, found))) != found and template.wants_short_ids:
+        found = short
+    return found
 
 
 def prepared(template: ChatTemplate, given: Mapping[str, Any], name: str) -> Message:
@@ -47,6 +58,33 @@ def prepared(template: ChatTemplate, given: Mapping[str, Any], name: str) -> Mes
         ]
     name_thoughts(message)
     return message
+
+
+def with_one_system(messages: list[Message]) -> list[Message]:
+    """Put the system messages at the beginning together, by either of their names."""
+    first = list(takewhile(lambda message: message["role"] in ("system", "developer"), messages))
+    if len(first) < 2:
+        return messages
+    contents = [joined(message["content"]) for message in first]
+    if not all(isinstance(content, str) for content in contents):  # pictures and the like, which the template may know
+        return messages
+    return [{**first[0], "content": "\n\n".join(contents)}, *messages[len(first) :]]
+
+
+def with_short_ids(message: Message) -> Message:
+    """Give calls and their results ids of nine characters, the same for the same."""
+    if isinstance(message.get("tool_call_id"), str):
+        return {**message, "tool_call_id": short_id(message["tool_call_id"])}
+    if "tool_calls" not in message:
+        return message
+    calls = [{**c, "id": short_id(c["id"])} if isinstance(c.get("id"), str) else c for c in message["tool_calls"]]
+    return {**message, "tool_calls": calls}
+
+
+def short_id(call_id: str) -> str:
+    if SHORT_ID.fullmatch(call_id):
+        return call_id
+    return hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()[:9]
 
 
 def joined(content: Any) -> Any:
@@ -111,8 +149,22 @@ def writes_parts(template: ChatTemplate) -> bool:
     )
 
 
-def called(template: ChatTemplate, arguments: Any) -> str:
-    call = {"type": "function", "id": PROBE_ID, "function": {"name": "f", "arguments": arguments}}
+def takes_systems(template: ChatTemplate) -> bool:
+    """Whether `template` writes a second system message at the beginning, or none at all."""
+    system, user = {"role": "system", "content": NEEDLE}, {"role": "user", "content": "x"}
+    return (
+        NEEDLE not in attempt(template, [system, user]) or attempt(template, [system, system, user]).count(NEEDLE) > 1
+    )
+
+
+def takes_long_ids(template: ChatTemplate) -> bool:
+    """Whether `template` takes calls with any id, or none at all."""
+    arguments = json.dumps({"x": NEEDLE}) if template.wants_argument_text else {"x": NEEDLE}
+    return NEEDLE in called(template, arguments, LONG_PROBE_ID) or NEEDLE not in called(template, arguments)
+
+
+def called(template: ChatTemplate, arguments: Any, call_id: str = PROBE_ID) -> str:
+    call = {"type": "function", "id": call_id, "function": {"name": "f", "arguments": arguments}}
     asked = {"role": "user", "content": "x"}
     return attempt(template, [asked, {"role": "assistant", "content": "", "tool_calls": [call]}])
 

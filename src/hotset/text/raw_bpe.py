@@ -6,7 +6,7 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from hotset.text.byte_level import plain_words, read_merges, usable_merges
+from hotset.text.byte_level import plain_ids, plain_words, read_merges, usable_merges
 from hotset.text.sentencepiece import SPACE, all_byte_ids, piece_bytes
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class RawBPE:
         whole = self._words.get(part) if part[0] == "\n" else None
         if whole is not None:
             return [whole]
-        return self._encoder.encode(part.replace(" ", SPACE), add_special_tokens=False).ids
+        return plain_ids(self._encoder, part.replace(" ", SPACE))
 
     def token_bytes(self, index: int) -> bytes:
         """Return the bytes that a token stands for."""

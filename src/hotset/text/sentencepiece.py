@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hotset.errors import FileError
-from hotset.text.byte_level import RAW_TYPES, plain_words
+from hotset.text.byte_level import RAW_TYPES, plain_ids, plain_words
 from hotset.text.vocabulary import Vocabulary, read_array, read_value
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class SentencePiece:
         for n, part in enumerate(text.split(SPACE)):
             ids += self._literal_space if n else []
             if part:
-                ids += self._encoder.encode(part.replace(" ", self._space), add_special_tokens=False).ids
+                ids += plain_ids(self._encoder, part.replace(" ", self._space))
         return ids
 
     def token_bytes(self, index: int) -> bytes:

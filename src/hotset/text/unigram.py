@@ -53,7 +53,7 @@ class Unigram:
             text = " " + text
         # The library takes a space, which no piece holds by now, for the unknown piece.
         text = text.replace(" ", SPACE)
-        found = self._encoder.encode(text, add_special_tokens=False)
+        found = self._encoder.encode_batch([text], add_special_tokens=False)[0]  # see plain_ids
         ids: list[int] = []
         for piece, (start, end) in zip(found.ids, found.offsets, strict=True):
             unknown = piece == 0

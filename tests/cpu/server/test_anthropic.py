@@ -78,6 +78,14 @@ def test_errors_have_anthropics_form(demo, body, said):
     assert error["error"]["message"].startswith(said)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_conversation_that_is_too_long_is_refused_in_the_words_that_agents_know(demo, stream):
+    body = {"messages": [{"role": "user", "content": "word " * 600}], "max_tokens": 1, "stream": stream}
+    error = demo.post("/v1/messages", body, status=400)["error"]
+    assert error["type"] == "invalid_request_error"
+    assert error["message"] == f"prompt is too long: {error['n_prompt_tokens']} tokens > 512 maximum"
+
+
 def test_a_conversation_with_tools_and_thoughts_is_read(with_template):
     client = with_template("Qwen-Qwen3-0.6B")
     messages = [

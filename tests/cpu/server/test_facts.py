@@ -68,6 +68,15 @@ def test_counts_go_up_by_what_was_done(demo):
     layer = '{layer="0",phase="decode"}'
     assert gained[f"hotset_expert_hits_total{layer}"] + gained[f"hotset_expert_misses_total{layer}"] > 0
     assert after["hotset_requests_running"] == 0
+    layers = demo.get("/v1/experts")["layers"]
+    for i, layer in enumerate(layers):
+        assert after[f'hotset_expert_slots{{layer="{i}"}}'] == layer["n_slots"]
+        assert after[f'hotset_expert_resident{{layer="{i}"}}'] == len(layer["resident"]) > 0
+    inactive = [name for name in after if name.startswith("hotset_expert_cache_active")]
+    assert [after[name] for name in inactive] == [0]
+    assert 'policy="lrfu:16"' in inactive[0]
+    assert "host memory" in inactive[0]
+    assert after['hotset_memory_bytes{name="KV cache",where="host"}'] > 0
 
 
 def test_the_map_shows_every_layer_and_what_was_picked_since(demo):

@@ -157,6 +157,9 @@ def test_a_stop_text_ends_an_answer(demo):
         ("/v1/completions", {"prompt": "x", "logit_bias": {"a": 1}}, "logit_bias"),
         ("/v1/completions", {"prompt": "x", "temperature": -1}, "temperature"),
         ("/v1/responses", {"input": "x", "previous_response_id": "resp_1"}, "previous_response_id"),
+        ("/v1/responses", {"input": "x", "conversation": "conv_1"}, "conversation"),
+        ("/v1/responses", {"input": "x", "reasoning": {"effort": [1]}}, "reasoning.effort"),
+        ("/v1/chat/completions", {"messages": HELLO, "reasoning_effort": "extreme"}, "reasoning_effort"),
         ("/v1/responses", {"input": [{"type": "computer_call"}]}, "input[0]"),
     ],
 )  # fmt: skip
@@ -165,6 +168,49 @@ def test_what_is_wrong_is_named(demo, path, body, field):
     assert error["type"] == "invalid_request_error"
     assert error["param"] == field
     assert error["message"].startswith(field)
+
+
+def test_minus_one_is_what_it_is_to_llama_cpps_clients(demo):
+    body = {"prompt": "The package", "temperature": 0, "logit_bias": {"5": -100}}
+    plain = demo.post("/v1/completions", {**body, "max_tokens": None, "top_k": 0})
+    minus = demo.post("/v1/completions", {**body, "max_tokens": -1, "top_k": -1, "seed": -1})
+    assert minus["choices"][0]["text"] == plain["choices"][0]["text"]
+    drawn = {**body, "temperature": 5, "max_tokens": 12}
+    texts = {demo.post("/v1/completions", {**drawn, "seed": -1})["choices"][0]["text"] for _ in range(4)}
+    assert len(texts) > 1
+
+
+def test_seeds_have_a_sign(demo):
+    body = {"prompt": "The package", "temperature": 5, "max_tokens": 12}
+    first, again, other = (
+        demo.post("/v1/completions", {**body, "seed": seed})["choices"][0]["text"] for seed in (-(2**63), -(2**63), -2)
+    )
+    assert first == again != other
+    demo.post("/v1/completions", {**body, "seed": -(2**63) - 1}, status=400)
+
+
+def test_fields_that_say_nothing_are_no_error(demo):
+    body = {"messages": HELLO, "max_tokens": 1}
+    silent = {
+        "logprobs": False, "top_logprobs": 0, "tools": [], "tool_choice": "auto", "stop": [], "response_format": None,
+        "temperature": None, "n": None, "stream_options": None, "user": "me", "keep_alive": "5m", "options": {"num_ctx": 5}, "grammar": "",
+    }  # fmt: skip
+    assert demo.post("/v1/chat/completions", {**body, **silent})["choices"][0]["logprobs"] is None
+
+
+def test_a_tool_without_parameters_takes_any(with_template):
+    tools = [{"type": "function", "function": {"name": "now", "description": None, "parameters": None}}]
+    body = {"messages": HELLO, "tools": tools, "max_tokens": 1}
+    assert with_template("Qwen-Qwen3-0.6B").post("/v1/chat/completions", body)["choices"]
+    assert with_template("Qwen-Qwen3-0.6B").post("/v1/chat/completions", {**body, "tool_choice": "required"})["choices"]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/apply-template"])
+@pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "parse_content", "template", "tokenizer", "self"])  # fmt: skip
+def test_a_variable_of_the_template_takes_the_place_of_nothing_else(demo, path, name):
+    body = {"messages": HELLO, "chat_template_kwargs": {name: True, "enable_thinking": False}}
+    error = demo.post(path, body, status=400)["error"]
+    assert error["param"] == f"chat_template_kwargs.{name}"
 
 
 @pytest.mark.parametrize("ids", [[-1], [10**6], [2**63]])

@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import logging
+import os
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -96,12 +97,22 @@ def test_keys_come_from_a_file_or_the_environment(tmp_path, monkeypatch):
     assert not read_keys(None)
     monkeypatch.setenv(VARIABLE, KEY)
     assert read_keys(None).accept([KEY])
+    monkeypatch.setenv(VARIABLE, f" {KEY}\n")
+    assert read_keys(None).accept([KEY])
     file = tmp_path / "keys"
     file.write_text(f"\n  {KEY}-1 \n{KEY}-2\n")
     keys = read_keys(str(file))
     assert keys.accept([f"{KEY}-1"])
     assert keys.accept(["no", f"{KEY}-2"])
     assert not keys.accept([KEY])
+
+
+@pytest.mark.parametrize("value", ["   \n", "sh0rt", "two words of it", "schlüssel-für-alle", "a\x00b-of-keys"])
+def test_a_key_that_no_client_could_send_is_refused_without_showing_it(monkeypatch, value):
+    monkeypatch.setattr(os, "environ", {VARIABLE: value})
+    with pytest.raises(InputError) as error:
+        read_keys(None)
+    assert value not in str(error.value)
 
 
 @pytest.mark.parametrize("text", ["", "\n \n", "short", None])
@@ -128,6 +139,7 @@ def test_a_page_whose_name_was_made_to_point_here_is_refused(demo):
     status, _, body = demo.request("GET", "/v1/models", headers={"Host": "evil.example"})
     assert status == 403
     assert "Host" in json.loads(body)["error"]["message"]
+    assert "API key" in json.loads(body)["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -175,6 +187,27 @@ def test_text_that_is_no_unicode_is_a_400(demo):
     for body in (b'{"prompt": "\xff"}', b'{"prompt": "\\ud800"}', b'{"prompt": ["\\udfff x"]}'):
         status, _, answer = demo.request("POST", "/v1/completions", body, JSON)
         assert status == 400, answer
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "place"),
+    [
+        ("/apply-template", {"messages": [{"role": "user", "content": "a\ud800"}]}, "messages[0].content"),
+        ("/v1/responses", {"input": "x", "max_output_tokens": 1, "metadata": {"a": "\udfff"}}, "metadata.a"),
+        ("/v1/responses", {"input": "x", "metadata": {"\ud83d": "a"}, "stream": True}, "metadata"),
+        ("/v1/chat/completions", {"messages": [], "stop": ["b", "\ud83d"]}, "stop[1]"),
+        ("/v1/messages", {"max_tokens": "\ud800"}, "max_tokens"),
+        ("/tokenize", "\ud800", "body"),
+    ],
+)
+def test_half_a_character_is_refused_wherever_it_stands(demo, path, body, place):
+    error = demo.post(path, body, status=400)["error"]
+    assert error["message"].startswith(f"{place}: holds a lone surrogate")
+
+
+def test_a_character_in_two_halves_is_one(demo):
+    body = '{"content": "\\ud83d\\ude00", "parse_special": false}'
+    assert demo.post("/tokenize", None, text=body) == demo.post("/tokenize", {"content": "😀"})
 
 
 def test_a_body_that_is_too_large_is_refused_declared_or_not(demo):

@@ -91,6 +91,66 @@ def test_a_response_takes_a_format(random):
     jsonschema.validate(json.loads(got["output"][0]["content"][0]["text"]), PERSON)
 
 
+@pytest.mark.parametrize("place", ["output_format", "output_config"])
+def test_anthropics_messages_take_a_format(random, place):
+    form = {"type": "json_schema", "schema": PERSON}
+    body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 400}
+    body[place] = {"format": form} if place == "output_config" else form
+    got = random.post("/v1/messages", body)
+    assert got["stop_reason"] == "end_turn"
+    jsonschema.validate(json.loads(got["content"][0]["text"]), PERSON)
+    events = random.events("/v1/messages", {**body, "temperature": 0})
+    text = "".join(e["delta"].get("text", "") for name, e in events if name == "content_block_delta")
+    jsonschema.validate(json.loads(text), PERSON)
+
+
+def test_a_completion_takes_a_format(random):
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": PERSON}}
+    got = random.post("/v1/completions", {"prompt": ["x", "y"], "response_format": form, "max_tokens": 400})
+    for choice in got["choices"]:
+        assert choice["finish_reason"] == "stop"
+        jsonschema.validate(json.loads(choice["text"]), PERSON)
+
+
+WRONG = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "field"),
+    [
+        ("/v1/responses", {"input": "x", "text": {"format": {"type": "json_schema", "schema": WRONG}}}, "text.format.schema"),
+        ("/v1/responses", {"input": "x", "text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
+        ("/v1/responses", {"input": "x", "text": {"format": "json"}}, "text.format.type"),
+        ("/v1/completions", {"prompt": "x", "response_format": {"type": "json_schema", "json_schema": {"schema": WRONG}}}, "response_format.json_schema.schema"),
+        ("/v1/completions", {"prompt": "x", "response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
+        ("/v1/chat/completions", {"response_format": {"type": "json_schema", "schema": WRONG}}, "response_format.schema"),
+        ("/v1/messages", {"output_config": {"format": {"type": "json_schema", "schema": WRONG}}, "max_tokens": 1}, "output_config.format.schema"),
+        ("/v1/messages", {"output_format": {"type": "xml"}, "max_tokens": 1}, "output_format.type"),
+    ],
+)  # fmt: skip
+def test_a_format_that_cannot_be_followed_is_refused_by_the_name_of_its_field(random, path, more, field):
+    chat = {"messages": [{"role": "user", "content": "x"}]}
+    message = random.post(path, {**chat, **more}, status=400)["error"]["message"]
+    assert message.startswith(f"{field}: ")
+    if "uniqueItems" in str(more):
+        assert "at $.properties.a the keyword 'uniqueItems'" in message
+
+
+def test_a_tool_whose_schema_cannot_be_followed_is_named_with_the_path_in_it(random):
+    tools = [{"type": "function", "function": {"name": n, "parameters": s}} for n, s in (("f", PERSON), ("g", WRONG))]
+    body = {"messages": [{"role": "user", "content": "x"}], "tools": tools, "tool_choice": "required"}
+    message = random.post("/v1/chat/completions", body, status=400)["error"]["message"]
+    assert message.startswith("tools[1]: at $.properties.a the keyword 'uniqueItems'")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize("name", ["grammar", "json_schema", "guided_json", "guided_regex", "guided_choice", "structured_outputs", "functions"])  # fmt: skip
+def test_other_servers_ways_to_constrain_an_answer_are_not_passed_over(random, path, name):
+    body = {"messages": [{"role": "user", "content": "x"}], "prompt": "x", "max_tokens": 1}
+    assert random.post(path, {**body, name: "x"}, status=400)["error"]["param"] == name
+    assert random.post(path, {**body, name: None})["choices"]
+
+
 @pytest.mark.parametrize(("schema", "path", "keyword"), UNSOUND)
 def test_an_unsupported_schema_is_refused_by_place_and_keyword(random, schema, path, keyword):
     error = random.post("/v1/chat/completions", asked(schema), status=400)["error"]
@@ -126,6 +186,21 @@ def test_anchors_that_are_repeated_do_not_free_the_answer(random, pattern):
         text = json.loads(choice["message"]["content"])
         assert len(text) == 1
         assert "a" <= text <= "z"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_schema_that_shows_to_be_too_much_while_it_is_followed_is_a_400_that_says_so(random, stream):
+    many = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(1000)}}
+    body = asked(many, stream=stream, seed=1)
+    status, _, answer = random.request(
+        "POST", "/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    assert status == (200 if stream else 400)  # it began well
+    last = answer.decode().strip().split("\n\n")[-1].removeprefix("data: ")
+    error = json.loads(last)["error"]
+    assert (error["code"], error["type"]) == (400, "invalid_request_error")
+    assert error["message"].startswith("the schema cannot be followed any further: ")
+    assert random.get("/health")["status"] == "ok"
 
 
 @pytest.mark.parametrize(

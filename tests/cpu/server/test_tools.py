@@ -129,6 +129,44 @@ def test_a_response_has_them_as_items(qwen, name):
         assert deltas == "".join(e.get("text", e.get("arguments", "")) for e in finals)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_takes_one_call_gets_one(qwen, stream):
+    qwen.say(f"{CALL}\n{CALL}")
+    chat = {"messages": USER, "tools": TOOLS, "parallel_tool_calls": False}
+    response = {"input": "x", "tools": [{"type": "function", **TOOLS[0]["function"]}], "parallel_tool_calls": False}
+    tool = {"name": "weather", "input_schema": TOOLS[0]["function"]["parameters"]}
+    message = {"messages": USER, "tools": [tool], "max_tokens": 400, "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}  # fmt: skip
+    if stream:
+        deltas = [c["choices"][0]["delta"] for _, c in qwen.events("/v1/chat/completions", chat)]
+        assert {call["index"] for d in deltas for call in d.get("tool_calls", [])} == {0}
+        output = qwen.events("/v1/responses", response)[-1][1]["response"]["output"]
+        blocks = [e["content_block"] for name, e in qwen.events("/v1/messages", message) if name == "content_block_start"]  # fmt: skip
+    else:
+        choice = qwen.post("/v1/chat/completions", chat)["choices"][0]
+        assert (len(choice["message"]["tool_calls"]), choice["finish_reason"]) == (1, "tool_calls")
+        output = qwen.post("/v1/responses", response)["output"]
+        blocks = qwen.post("/v1/messages", message)["content"]
+    assert [item["type"] for item in output] == ["function_call"]
+    assert [block["type"] for block in blocks] == ["tool_use"]
+
+
+def test_a_response_counts_its_reasoning_and_says_what_was_cut(qwen):
+    qwen.say("<think>\nI should look.\n</think>\n\nLet me see.")
+    whole = qwen.post("/v1/responses", {"input": "Weather?"})
+    n = whole["usage"]["output_tokens_details"]["reasoning_tokens"]
+    assert 0 < n < whole["usage"]["output_tokens"]
+    assert [item["status"] for item in whole["output"]] == ["completed", "completed"]
+    last = qwen.events("/v1/responses", {"input": "Weather?"})[-1][1]["response"]
+    assert last["usage"]["output_tokens_details"] == {"reasoning_tokens": n}
+    limit = whole["usage"]["output_tokens"] - 3
+    cut = qwen.post("/v1/responses", {"input": "Weather?", "max_output_tokens": limit})
+    assert cut["status"] == "incomplete"
+    assert [item["status"] for item in cut["output"]] == ["completed", "incomplete"]
+    qwen.say("Let me see.")
+    plain = qwen.post("/v1/responses", {"input": "Weather?"})
+    assert plain["usage"]["output_tokens_details"] == {"reasoning_tokens": 0}
+
+
 def test_items_of_an_earlier_turn_are_read(qwen):
     items = [
         {"role": "user", "content": "Weather?"},
@@ -160,6 +198,11 @@ def test_a_call_can_be_demanded_of_any_model(demo, with_template):
                 assert isinstance(json.loads(call["arguments"])["city"], str)
 
 
+def test_a_prompt_with_tools_is_refused_where_the_answer_would_be(demo):
+    error = demo.post("/apply-template", {"messages": USER, "tools": TOOLS}, status=400)["error"]
+    assert error["param"] == "tools"
+
+
 def test_tools_are_refused_where_the_model_cannot_be_told_of_them(demo):
     error = demo.post("/v1/chat/completions", {"messages": USER, "tools": TOOLS}, status=400)["error"]
     assert error["param"] == "tools"
@@ -186,6 +229,45 @@ def test_the_demo_model_runs_behind_any_template(with_template, name):
     whole = client.post("/v1/chat/completions", body)["choices"][0]["message"]
     pieces = [c["choices"][0]["delta"] for _, c in client.events("/v1/chat/completions", body)]
     assert "".join(p.get("content") or "" for p in pieces) == (whole["content"] or "")
+
+
+TEMPLATES = (
+    "GLM-4.6", "GLM-4.7-Flash", "LFM2-8B-A1B", "MiniMax-M2", "Mistral-Small-3.2-24B-Instruct-2506", "Qwen-Qwen3-0.6B", "Qwen3-Coder",
+    "Qwen3.5-4B", "google-gemma-4-31B-it", "ibm-granite-granite-4.0", "meta-llama-Llama-3.1-8B-Instruct",
+    "moonshotai-Kimi-K2", "openai-gpt-oss-120b",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=TEMPLATES)
+def family(request, shared):
+    engine = saying((shared / f"vocab/templates/{request.param}.jinja").read_text())
+    with serving(lambda _progress: engine) as client:
+        yield client
+
+
+@pytest.mark.parametrize("function", [{}, {"description": None, "parameters": None}, {"parameters": {}}, {"description": "d", "strict": True}])  # fmt: skip
+def test_a_tool_may_leave_out_what_openai_lets_it(family, function):
+    tools = [{"type": "function", "function": {"name": "look_up", **function}}]
+    assert "look_up" in family.post("/apply-template", {"messages": USER, "tools": tools})["prompt"]
+
+
+def test_an_agents_turn_goes_on_with_any_family(family):
+    call = {
+        "id": "call-0123456789abcdef",
+        "type": "function",
+        "function": {"name": "look_up", "arguments": '{"q": "x"}'},
+    }
+    messages = [
+        {"role": "system", "content": "be brief"},
+        {"role": "developer", "content": "be kind"},
+        *USER,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "content": [{"type": "text", "text": "found it"}]},
+    ]
+    tools = [{"type": "function", "function": {"name": "look_up"}}]
+    prompt = family.post("/apply-template", {"messages": messages, "tools": tools})["prompt"]
+    for said in ("be brief", "be kind", "look_up", "found it"):
+        assert said in prompt
 
 
 def test_control_tokens_that_a_user_writes_stay_text(with_template):

@@ -105,3 +105,56 @@ def test_a_template_says_what_it_reads():
     assert template.reads("tools")
     assert template.reads("enable_thinking")
     assert not template.reads("documents")
+
+
+SYSTEMS = [{"role": "system", "content": "a"}, {"role": "system", "content": [{"type": "text", "text": "b"}]}, {"role": "user", "content": "c"}]  # fmt: skip
+ONE_SYSTEM = ChatTemplate(
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('one') }}{% endif %}"
+    "{{ m.role }}: {{ m.content }};{% endfor %}"
+)
+
+
+def test_system_messages_at_the_beginning_become_one_where_the_template_takes_one():
+    assert ONE_SYSTEM.render(prepared_messages(ONE_SYSTEM, SYSTEMS)) == "system: a\n\nb;user: c;"
+    assert PLAIN.render(prepared_messages(PLAIN, SYSTEMS)) == "system: a\nsystem: b\nuser: c\n"
+    assert prepared_messages(ONE_SYSTEM, SYSTEMS[:1]) == SYSTEMS[:1]
+    later = [SYSTEMS[2], SYSTEMS[0]]
+    with pytest.raises(InputError, match="one"):
+        ONE_SYSTEM.render(prepared_messages(ONE_SYSTEM, later))
+
+
+def test_a_developers_message_is_not_lost_where_only_the_first_is_read(shared):
+    template = ChatTemplate((shared / "vocab/templates/openai-gpt-oss-120b.jinja").read_text())
+    messages = [SYSTEMS[0], {"role": "developer", "content": [{"type": "text", "text": "be kind"}]}, SYSTEMS[2]]
+    assert "a\n\nbe kind" in template.render(prepared_messages(template, messages))
+
+
+@pytest.mark.parametrize("given", ["call-0123456789abcdef", "toolu_01", "x", "abcdefgh-", ""])
+def test_ids_of_calls_suit_a_template_that_takes_nine_characters(shared, given):
+    source = (shared / "vocab/templates/Mistral-Small-3.2-24B-Instruct-2506.jinja").read_text()
+    template = ChatTemplate(source)
+    call = {"type": "function", "id": given, "function": {"name": "f", "arguments": "{}"}}
+    turn = [{"role": "assistant", "content": "", "tool_calls": [call]}, {"role": "tool", "tool_call_id": given, "content": "r"}]  # fmt: skip
+    prepared = prepared_messages(template, [{"role": "user", "content": "x"}, *turn])
+    short = prepared[1]["tool_calls"][0]["id"]
+    assert len(short) == 9
+    assert short.isalnum()
+    assert prepared[2]["tool_call_id"] == short
+    assert template.render(prepared).count(short) == 2
+    assert turn[1]["tool_call_id"] == given
+    assert prepared_messages(PLAIN, turn)[1]["tool_call_id"] == given
+
+
+def test_a_template_is_not_tried_out_where_nothing_hangs_on_it(monkeypatch):
+    rendered = []
+    monkeypatch.setattr(ChatTemplate, "render", lambda *given, **_more: rendered.append(given) or "")
+    template = ChatTemplate("{{ messages }}")
+    prepared_messages(template, [SYSTEMS[0], SYSTEMS[2], {"role": "assistant", "content": "d"}])
+    assert rendered == []
+
+
+def test_an_id_of_nine_characters_stays(shared):
+    template = ChatTemplate((shared / "vocab/templates/Mistral-Small-3.2-24B-Instruct-2506.jinja").read_text())
+    assert (
+        prepared_messages(template, [{"role": "tool", "tool_call_id": "abcdefgh1"}])[0]["tool_call_id"] == "abcdefgh1"
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 import warnings
 
 import numpy as np
@@ -313,3 +315,29 @@ def test_a_stop_string_that_spells_a_control_token_stops_by_id(bpe_metadata):
     tokenizer = quiet(bpe_metadata({"<|user|>": CONTROL, "<b>": USER_DEFINED}))
 
     assert stop_token_ids(tokenizer, ["<|user|>", "<b>", "a", "nope"]) == {256}
+
+
+@pytest.mark.parametrize("kind", ["bpe", "spm"])
+def test_other_threads_run_while_a_long_text_is_encoded(bpe_metadata, spm_metadata, kind):
+    pieces = {"\u2581": 0.0, "a": -3.0, "aa": -1.0}
+    tokenizer = quiet(bpe_metadata(merges=["a a"]) if kind == "bpe" else spm_metadata(pieces))
+    tokenizer.encode("a")
+    done = threading.Event()
+    turns = []
+
+    def turn():
+        while not done.wait(1e-4):
+            turns.append(None)
+
+    interval = sys.getswitchinterval()
+    # What runs in Python then never gives way by itself: the other thread gets on only where the encoder lets it.
+    sys.setswitchinterval(60)
+    thread = threading.Thread(target=turn)
+    try:
+        thread.start()
+        tokenizer.encode("a" * 300_000)
+    finally:
+        done.set()
+        sys.setswitchinterval(interval)
+        thread.join()
+    assert len(turns) > 10
