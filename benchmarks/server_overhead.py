@@ -24,9 +24,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from server_load import CTX, Server
+
 import hotset
 from hotset.cli.answer import Interrupt, stream_answer
-from server_load import CTX, Server
 
 CONTENT = "The package"
 WARM_UP = 2
@@ -112,6 +113,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             rates.append((run_rate, read_stream(server, body, args.tokens)))
             run_s += cpu_s
         server_s, client_s = server.cpu_s() - server_s, time.process_time() - client_s
+        alone.send(None)
     finally:
         server.close()
     overheads = sorted(1 - served / run for run, served in rates)
