@@ -77,11 +77,11 @@ class HostCache:
             self._fetch[1],
             self._counters[layer],
         )
-        if len(self._ring) and real.any():
+        if len(self._ring) and (row_mask is None or row_mask.any()):
             place = (int(state.step[0]) - 1) % len(self._ring)
             entry = self._ring[place, layer]
-            entry[:] = -1
-            entry[:rows] = np.where(real[:, None] != PADDING, picks, -1)
+            entry[:rows] = picks if row_mask is None else np.where(row_mask[:, None] != PADDING, picks, -1)
+            entry[rows:] = -1
             if weights is not None:
                 self._weight_ring[place, layer, :rows] = weights
 
