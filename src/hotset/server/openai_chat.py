@@ -18,10 +18,10 @@ from hotset.server.errors import bad_request
 from hotset.server.fields import MAX_TOP, Sampling
 from hotset.server.parts import Parser, Parts
 from hotset.server.serving import ServingOf
-from hotset.server.sse import DONE, EventStream, event, whole
+from hotset.server.sse import DONE, EventStream, TextEvent, event, whole
 from hotset.server.strict_json import StrictRoute
 from hotset.server.wire import logprob_facts, new_id, timings, usage_facts
-from hotset.text.feed import Delta
+from hotset.text.feed import Delta, Kind
 
 router = APIRouter(route_class=StrictRoute)
 
@@ -148,6 +148,7 @@ class ChatWriter:
         self._head = {**head, "object": "chat.completion.chunk"}
         n = len(answers.jobs)
         self._parsers, self._parts = [parser() for _ in range(n)], [Parts() for _ in range(n)]
+        self._texts: dict[tuple[int, Kind], TextEvent] = {}
         self._begun: set[int] = set()
         self._ends: dict[int, Finished] = {}
 
@@ -155,7 +156,7 @@ class ChatWriter:
         parser, parts = self._parsers[index], self._parts[index]
         if index not in self._begun:
             self._begun.add(index)
-            yield self._chunk(index, {"role": "assistant", "content": ""})
+            yield event(self._chunk(index, {"role": "assistant", "content": ""}))
         new = parser.push(found.text)
         if isinstance(found, Finished):
             new += parser.flush()
@@ -163,20 +164,31 @@ class ChatWriter:
         if isinstance(found, Token) and found.logprob is not None and not found.is_end:
             logs = [logprob_facts(self._tokenizer, found)]
         if logs and not new:
-            yield self._chunk(index, {}, logs=logs)
+            yield event(self._chunk(index, {}, logs=logs))
         for delta in new:
             parts.add(delta)
-            yield self._chunk(index, change(delta, parts), logs=logs)
+            if delta.kind in ("content", "reasoning") and logs is None:
+                yield self._text(index, delta)
+            else:
+                yield event(self._chunk(index, change(delta, parts), logs=logs))
             logs = None
         if isinstance(found, Finished):
             self._ends[index] = found
-            yield self._chunk(index, {}, finish_reason(found, parts), timings=timings(found.usage))
+            yield event(self._chunk(index, {}, finish_reason(found, parts), timings=timings(found.usage)))
 
     def end(self) -> Iterator[str]:
         if self._body.includes_usage:
             usage = usage_facts([self._ends[i].usage for i in sorted(self._ends)])
             yield event({**self._head, "choices": [], "usage": usage})
         yield DONE
+
+    def _text(self, index: int, delta: Delta) -> str:
+        """The event of a chunk that holds nothing but text."""
+        kind = delta.kind
+        if (index, kind) not in self._texts:
+            parts = self._parts[index]
+            self._texts[index, kind] = TextEvent(lambda text: self._chunk(index, change(Delta(kind, text), parts)))
+        return self._texts[index, kind](delta.text)
 
     def _chunk(
         self,
@@ -186,8 +198,8 @@ class ChatWriter:
         *,
         logs: list[dict[str, Any]] | None = None,
         **more: Any,
-    ) -> str:
+    ) -> dict[str, Any]:
         choice = {"index": index, "delta": delta, "finish_reason": reason}
         if logs is not None:
             choice["logprobs"] = log_facts(logs, self._body.n_top)
-        return event({**self._head, "choices": [choice], **more})
+        return {**self._head, "choices": [choice], **more}

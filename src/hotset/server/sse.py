@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Awaitable, Coroutine, Iterable
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from starlette.requests import Request
@@ -29,6 +30,17 @@ def event(value: Any, name: str | None = None) -> str:
     """One event, with a name where the API names them."""
     data = "data: " + as_json(value)
     return f"event: {name}\n{data}\n\n" if name else data + "\n\n"
+
+
+class TextEvent:
+    """Events that differ in one text: what `make` gives of it, rendered once around it."""
+
+    def __init__(self, make: Callable[[str], Any]) -> None:
+        hole = secrets.token_hex(16)
+        self._before, self._after = event(make(hole)).split(as_json(hole))
+
+    def __call__(self, text: str) -> str:
+        return self._before + as_json(text) + self._after
 
 
 DONE = "data: [DONE]\n\n"
