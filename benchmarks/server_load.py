@@ -90,6 +90,11 @@ class Server:
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) * 1024  # type: ignore[index]
 
+    def cpu_s(self) -> float:
+        """Seconds of CPU time that it used."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def close(self) -> int:
         self._process.terminate()
         return self._process.wait(60)

@@ -9,9 +9,9 @@ import numpy as np
 
 from hotset.experts.expert_map import ExpertMap, expert_map
 from hotset.experts.layer_state import LayerState
-from hotset.experts.request import compiled_request
+from hotset.experts.request import compiled_kept_request, compiled_request
 from hotset.experts.stats import CacheStats, cache_stats
-from hotset.kernels.rows import PADDING, REAL
+from hotset.kernels.rows import REAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hotset.experts.slots import CacheShape
 
 Entry = TypeVar("Entry", bound=np.generic)
+NO_WEIGHTS = np.empty((0, 0), np.float32)
 
 
 class HostCache:
@@ -32,11 +33,14 @@ class HostCache:
         self._make_layers(shape)
         self._counters = np.zeros((shape.n_layers, 4), np.int64)
         self._ring = np.full((ring_steps, shape.n_layers, shape.max_rows, shape.k), -1, np.int16)
-        self._weight_ring = np.zeros(self._ring.shape, np.float16)
+        self._weight_ring = np.zeros(self._ring.shape, np.float32)
         self._all_real = np.full(shape.max_rows, REAL, np.int32)
         self._location = np.empty((shape.max_rows, shape.k), np.int32)
         self._fetch = np.empty((2, shape.max_rows * shape.k), np.int32)
-        self._request: Callable[..., int] = compiled_request()
+        # Rings are written where the request is decided: a step of a small model would take a twentieth longer if NumPy wrote them.
+        self._request: Callable[..., int] = compiled_kept_request() if ring_steps else compiled_request()
+        of_layer = [(self._ring[:, layer], self._weight_ring[:, layer]) for layer in range(shape.n_layers)]
+        self._rings = of_layer if ring_steps else []
 
     def _make_layers(self, shape: CacheShape) -> None:
         self.shape = shape
@@ -57,13 +61,15 @@ class HostCache:
         layer: int,
         picks: NDArray[np.int32],
         row_mask: NDArray[np.int32] | None = None,
-        weights: NDArray[np.float32] | None = None,
+        weights: NDArray[np.float32] = NO_WEIGHTS,
     ) -> None:
         """Note picks int32 [rows, k] of one request of a layer; row_mask as in kernels/rows.py, by default all are real. `weights` are only recorded."""
         state = self._layers[layer]
         rows = len(picks)
         real = self._all_real[:rows] if row_mask is None else row_mask
+        kept = (*self._rings[layer], weights) if self._rings else ()
         self._request(
+            *kept,
             self.policy.kind.code,
             state.n_slots,
             state.decay,
@@ -77,13 +83,6 @@ class HostCache:
             self._fetch[1],
             self._counters[layer],
         )
-        if len(self._ring) and real.any():
-            place = (int(state.step[0]) - 1) % len(self._ring)
-            entry = self._ring[place, layer]
-            entry[:] = -1
-            entry[:rows] = np.where(real[:, None] != PADDING, picks, -1)
-            if weights is not None:
-                self._weight_ring[place, layer, :rows] = weights
 
     def seed(self, layer: int, experts: Sequence[int]) -> None:
         """Make exactly these experts of a layer resident."""
@@ -116,7 +115,7 @@ class HostCache:
 
     def recorded_weights(self) -> NDArray[np.float16] | None:
         """Return the pick weights of the same steps and rows, as they were given to `lookup`."""
-        return unroll_ring(self._weight_ring, self.n_steps)
+        return unroll_ring(self._weight_ring, self.n_steps).astype(np.float16)
 
     @property
     def n_steps(self) -> int:

@@ -1,6 +1,6 @@
 """One request of a layer, decided: the exact reference that the lookup kernel must match, hit for hit and victim for victim.
 
-The functions from `update_scores` to `replay` are one source for plain Python and for Numba (`compiled_request`, `compiled_replay`).
+The functions from `update_scores` to `replay` are one source for plain Python and for Numba (`compiled_request` and so on).
 """
 
 from __future__ import annotations
@@ -166,6 +166,41 @@ def request(
     return n_fetch
 
 
+def kept_request(
+    ring: NDArray[np.int16],
+    weight_ring: NDArray[np.float32],
+    weights: NDArray[np.float32],
+    kind: int,
+    n_slots: int,
+    decay: NDArray[np.float32],
+    picks: NDArray[np.int32],
+    row_mask: NDArray[np.int32],
+    step: NDArray[np.int32],
+    scores: NDArray[Any],
+    slot_of: NDArray[np.int32],
+    location: NDArray[np.int32],
+    fetch_expert: NDArray[np.int32],
+    fetch_location: NDArray[np.int32],
+    counters: NDArray[np.int64],
+) -> int:
+    """`request`, whose picks (-1 in padded rows) and weights go to the place of its step in a layer's rings [steps, rows, k]; no weights where there are no rows of them."""
+    before = step[0]
+    n_fetch = request(
+        kind, n_slots, decay, picks, row_mask, step, scores, slot_of, location, fetch_expert, fetch_location, counters
+    )
+    if step[0] == before:
+        return n_fetch
+    at = before % ring.shape[0]
+    ring[at] = -1
+    for row in range(picks.shape[0]):
+        if row_mask[row] != PADDING:
+            for pick in range(picks.shape[1]):
+                ring[at, row, pick] = picks[row, pick]
+                if weights.shape[0] > 0:
+                    weight_ring[at, row, pick] = weights[row, pick]
+    return n_fetch
+
+
 def replay(
     kind: int,
     n_slots: int,
@@ -218,6 +253,12 @@ def _compiler() -> Callable[[Any], Any]:
 def compiled_request() -> Callable[..., int]:
     """`request` compiled by Numba."""
     return _compiler()(request)  # type: ignore[no-any-return]
+
+
+@functools.cache
+def compiled_kept_request() -> Callable[..., int]:
+    """`kept_request` compiled by Numba."""
+    return _compiler()(kept_request)  # type: ignore[no-any-return]
 
 
 @functools.cache

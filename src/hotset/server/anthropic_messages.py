@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field, JsonValue
 
-from hotset.engine.job import Finished, Usage
+from hotset.engine.job import Finished, Token, Usage
+from hotset.server.answers import Answers
 from hotset.server.anthropic_form import openai_messages, openai_tool_choice, openai_tools
 from hotset.server.asking import Ask, asked
 from hotset.server.chat_prompt import Chat, chat_prompt, effort_variables
 from hotset.server.fields import Body, Stops, checked_params
 from hotset.server.parts import Parser, Parts
-from hotset.server.serving import Answers, ServingOf
+from hotset.server.serving import ServingOf
 from hotset.server.sse import EventStream, event, whole
 from hotset.server.strict_json import StrictRoute
 from hotset.server.wire import new_id
@@ -91,7 +92,7 @@ async def messages(request: Request, body: MessagesRequest, serving: ServingOf) 
     answers, parser = await asked(serving, body.ask())
     head = {"id": new_id("msg"), "type": "message", "role": "assistant", "model": serving.settings.model}
     if body.stream:
-        return EventStream(stream(answers, parser(), head), answers.close)
+        return EventStream(answers, MessageWriter(answers, parser(), head))
     try:
         return await whole(request, collect(answers, parser(), head))
     finally:
@@ -103,6 +104,7 @@ async def collect(answers: Answers, parser: Parser, head: dict[str, Any]) -> Res
     async for _, found in answers.events():
         for delta in parser.push(found.text):
             parts.add(delta)
+    assert isinstance(found, Finished)
     for delta in parser.flush():
         parts.add(delta)
     content: list[dict[str, Any]] = []
@@ -201,22 +203,31 @@ def named(value: dict[str, Any]) -> str:
     return event(value, value["type"])
 
 
-async def stream(answers: Answers, parser: Parser, head: dict[str, Any]) -> AsyncGenerator[str]:
-    blocks = Blocks()
-    begun = False
-    async for _, found in answers.events():
-        if not begun:
-            begun = True
-            usage = {"input_tokens": len(answers.jobs[0].prompt), "output_tokens": 0}
-            start = {**head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+class MessageWriter:
+    """See sse.Writer."""
+
+    def __init__(self, answers: Answers, parser: Parser, head: dict[str, Any]) -> None:
+        self._n_prompt = len(answers.jobs[0].prompt)
+        self._parser = parser
+        self._head = head
+        self._blocks = Blocks()
+        self._begun = False
+
+    def take(self, _index: int, found: Token | Finished) -> Iterator[str]:
+        if not self._begun:
+            self._begun = True
+            usage = {"input_tokens": self._n_prompt, "output_tokens": 0}
+            start = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
             yield named({"type": "message_start", "message": start})
-        for delta in parser.push(found.text):
-            for text in blocks.take(delta):
-                yield text
-    for delta in parser.flush():
-        for text in blocks.take(delta):
-            yield text
-    for text in blocks.end():
-        yield text
-    yield named({"type": "message_delta", "delta": ending(found, blocks.parts), "usage": usage_facts(found.usage)})
-    yield named({"type": "message_stop"})
+        deltas = self._parser.push(found.text)
+        if isinstance(found, Finished):
+            deltas += self._parser.flush()
+        for delta in deltas:
+            yield from self._blocks.take(delta)
+        if isinstance(found, Finished):
+            yield from self._blocks.end()
+            facts = {"delta": ending(found, self._blocks.parts), "usage": usage_facts(found.usage)}
+            yield named({"type": "message_delta", **facts})
+
+    def end(self) -> Iterator[str]:
+        yield named({"type": "message_stop"})

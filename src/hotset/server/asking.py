@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from hotset.config import SamplingParams
     from hotset.engine.engine import Engine
     from hotset.engine.runner import TokenMask
-    from hotset.server.serving import Answers, Serving
+    from hotset.server.answers import Answers
+    from hotset.server.serving import Serving
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -11,16 +11,17 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field, JsonValue
 
 from hotset.engine.job import Finished, Token
+from hotset.server.answers import Answers
 from hotset.server.asking import Ask, asked
 from hotset.server.chat_prompt import Chat, checked_messages, checked_tools, checked_variables, effort_variables
 from hotset.server.errors import bad_request
 from hotset.server.fields import MAX_TOP, Sampling
 from hotset.server.parts import Parser, Parts
-from hotset.server.serving import Answers, ServingOf
-from hotset.server.sse import DONE, EventStream, event, whole
+from hotset.server.serving import ServingOf
+from hotset.server.sse import DONE, EventStream, TextEvent, event, whole
 from hotset.server.strict_json import StrictRoute
 from hotset.server.wire import logprob_facts, new_id, timings, usage_facts
-from hotset.text.feed import Delta
+from hotset.text.feed import Delta, Kind
 
 router = APIRouter(route_class=StrictRoute)
 
@@ -72,7 +73,7 @@ async def chat_completions(request: Request, body: ChatRequest, serving: Serving
     answers, parser = await asked(serving, body.ask())
     head = {"id": new_id("chatcmpl"), "created": int(time.time()), "model": serving.settings.model}
     if body.stream:
-        return EventStream(stream(body, answers, parser, head), answers.close)
+        return EventStream(answers, ChatWriter(body, answers, parser, head))
     try:
         return await whole(request, collect(answers, parser, head))
     finally:
@@ -138,39 +139,67 @@ def change(delta: Delta, parts: Parts) -> dict[str, Any]:
     return {"tool_calls": [{"index": len(parts.calls) - 1, **call}]}
 
 
-async def stream(
-    body: ChatRequest, answers: Answers, parser: Callable[[], Parser], head: dict[str, Any]
-) -> AsyncGenerator[str]:
-    n = len(answers.jobs)
-    head = {**head, "object": "chat.completion.chunk"}
-    parsers, parts = [parser() for _ in range(n)], [Parts() for _ in range(n)]
-    begun: set[int] = set()
-    ends: dict[int, Finished] = {}
+class ChatWriter:
+    """See sse.Writer."""
 
-    def chunk(i: int, delta: dict[str, Any], reason: str | None = None, **more: Any) -> str:
-        choice = {"index": i, "delta": delta, "finish_reason": reason}
-        if (logs := more.pop("logs", None)) is not None:
-            choice["logprobs"] = log_facts(logs, body.n_top)
-        return event({**head, "choices": [choice], **more})
+    def __init__(self, body: ChatRequest, answers: Answers, parser: Callable[[], Parser], head: dict[str, Any]) -> None:
+        self._body = body
+        self._tokenizer = answers.tokenizer
+        self._head = {**head, "object": "chat.completion.chunk"}
+        n = len(answers.jobs)
+        self._parsers, self._parts = [parser() for _ in range(n)], [Parts() for _ in range(n)]
+        self._texts: dict[tuple[int, Kind], TextEvent] = {}
+        self._begun: set[int] = set()
+        self._ends: dict[int, Finished] = {}
 
-    async for i, found in answers.events():
-        if i not in begun:
-            begun.add(i)
-            yield chunk(i, {"role": "assistant", "content": ""})
-        new = parsers[i].push(found.text)
+    def take(self, index: int, found: Token | Finished) -> Iterator[str]:
+        parser, parts = self._parsers[index], self._parts[index]
+        if index not in self._begun:
+            self._begun.add(index)
+            yield event(self._chunk(index, {"role": "assistant", "content": ""}))
+        new = parser.push(found.text)
         if isinstance(found, Finished):
-            new += parsers[i].flush()
-        has_log = isinstance(found, Token) and found.logprob is not None and not found.is_end
-        logs = [logprob_facts(answers.tokenizer, found)] if has_log else None
+            new += parser.flush()
+        logs = None
+        if isinstance(found, Token) and found.logprob is not None and not found.is_end:
+            logs = [logprob_facts(self._tokenizer, found)]
         if logs and not new:
-            yield chunk(i, {}, logs=logs)
+            yield event(self._chunk(index, {}, logs=logs))
         for delta in new:
-            parts[i].add(delta)
-            yield chunk(i, change(delta, parts[i]), logs=logs)
+            parts.add(delta)
+            if delta.kind in ("content", "reasoning") and logs is None:
+                yield self._text(index, delta)
+            else:
+                yield event(self._chunk(index, change(delta, parts), logs=logs))
             logs = None
         if isinstance(found, Finished):
-            ends[i] = found
-            yield chunk(i, {}, finish_reason(found, parts[i]), timings=timings(found.usage))
-    if body.includes_usage:
-        yield event({**head, "choices": [], "usage": usage_facts([ends[i].usage for i in range(n)])})
-    yield DONE
+            self._ends[index] = found
+            yield event(self._chunk(index, {}, finish_reason(found, parts), timings=timings(found.usage)))
+
+    def end(self) -> Iterator[str]:
+        if self._body.includes_usage:
+            usage = usage_facts([self._ends[i].usage for i in sorted(self._ends)])
+            yield event({**self._head, "choices": [], "usage": usage})
+        yield DONE
+
+    def _text(self, index: int, delta: Delta) -> str:
+        """The event of a chunk that holds nothing but text."""
+        kind = delta.kind
+        if (index, kind) not in self._texts:
+            parts = self._parts[index]
+            self._texts[index, kind] = TextEvent(lambda text: self._chunk(index, change(Delta(kind, text), parts)))
+        return self._texts[index, kind](delta.text)
+
+    def _chunk(
+        self,
+        index: int,
+        delta: dict[str, Any],
+        reason: str | None = None,
+        *,
+        logs: list[dict[str, Any]] | None = None,
+        **more: Any,
+    ) -> dict[str, Any]:
+        choice = {"index": index, "delta": delta, "finish_reason": reason}
+        if logs is not None:
+            choice["logprobs"] = log_facts(logs, self._body.n_top)
+        return {**self._head, "choices": [choice], **more}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,10 +13,11 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BeforeValidator, Field, JsonValue
 
 from hotset.engine.job import Finished, Token, Usage
+from hotset.server.answers import Answers
 from hotset.server.constraint import constraint_of
 from hotset.server.errors import bad_request
 from hotset.server.fields import MAX_ANSWERS, MAX_TOP, Sampling
-from hotset.server.serving import Answers, Serving, ServingOf, Wanted
+from hotset.server.serving import Serving, ServingOf, Wanted
 from hotset.server.sse import DONE, EventStream, event, whole
 from hotset.server.strict_json import StrictRoute
 from hotset.server.wire import finite, new_id, timings, usage_facts
@@ -73,7 +74,7 @@ async def completions(request: Request, body: CompletionRequest, serving: Servin
         "model": serving.settings.model,
     }
     if body.stream:
-        return EventStream(stream(body, answers, head, echoes), answers.close)
+        return EventStream(answers, CompletionWriter(body, answers, head, echoes))
     try:
         return await whole(request, collect(body, answers, head, echoes))
     finally:
@@ -172,22 +173,28 @@ def all_usage(body: CompletionRequest, usages: Sequence[Usage]) -> dict[str, Any
     return {**total, "prompt_tokens_details": {"cached_tokens": cached}}
 
 
-async def stream(
-    body: CompletionRequest, answers: Answers, head: dict[str, Any], echoes: list[str]
-) -> AsyncGenerator[str]:
-    logs = [TokenLog(answers.tokenizer) for _ in echoes]
-    begun = [not echo for echo in echoes]
-    ends: dict[int, Finished] = {}
-    async for i, found in answers.events():
-        text = found.text if begun[i] else echoes[i] + found.text
-        begun[i] = True
+class CompletionWriter:
+    """See sse.Writer."""
+
+    def __init__(self, body: CompletionRequest, answers: Answers, head: dict[str, Any], echoes: list[str]) -> None:
+        self._body = body
+        self._head = head
+        self._logs = [TokenLog(answers.tokenizer) for _ in echoes]
+        self._echoes = dict(enumerate(echoes))
+        self._ends: dict[int, Finished] = {}
+
+    def take(self, index: int, found: Token | Finished) -> Iterator[str]:
+        text, has_logs = self._echoes.pop(index, "") + found.text, self._body.logprobs is not None
         if isinstance(found, Finished):
-            ends[i] = found
-            more = {"timings": timings(found.usage)}
-            yield event({**head, "choices": [choice(i, text, None, found.reason)], **more})
-        elif not found.is_end and (text or body.logprobs is not None):
-            log = logs[i].facts([found]) if body.logprobs is not None else None
-            yield event({**head, "choices": [choice(i, text, log, None)]})
-    if body.includes_usage:
-        yield event({**head, "choices": [], "usage": all_usage(body, [ends[i].usage for i in sorted(ends)])})
-    yield DONE
+            self._ends[index] = found
+            facts = {"choices": [choice(index, text, None, found.reason)], "timings": timings(found.usage)}
+            yield event({**self._head, **facts})
+        elif not found.is_end and (text or has_logs):
+            log = self._logs[index].facts([found]) if has_logs else None
+            yield event({**self._head, "choices": [choice(index, text, log, None)]})
+
+    def end(self) -> Iterator[str]:
+        if self._body.includes_usage:
+            usage = all_usage(self._body, [self._ends[i].usage for i in sorted(self._ends)])
+            yield event({**self._head, "choices": [], "usage": usage})
+        yield DONE

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import Iterator
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field, JsonValue
 
-from hotset.engine.job import Finished
+from hotset.engine.job import Finished, Token
+from hotset.server.answers import Answers
 from hotset.server.asking import Ask, asked
 from hotset.server.chat_prompt import Chat, effort_variables
 from hotset.server.errors import bad_request
@@ -18,10 +19,11 @@ from hotset.server.fields import Body, checked_params
 from hotset.server.parts import Parser
 from hotset.server.response_items import Events, Items
 from hotset.server.responses_form import chat_messages, chat_tool_choice, chat_tools
-from hotset.server.serving import Answers, ServingOf
+from hotset.server.serving import ServingOf
 from hotset.server.sse import EventStream, event, whole
 from hotset.server.strict_json import StrictRoute
 from hotset.server.wire import new_id
+from hotset.text.feed import Delta
 
 router = APIRouter(route_class=StrictRoute)
 
@@ -94,7 +96,7 @@ async def responses(request: Request, body: ResponseRequest, serving: ServingOf)
     answers, parser = await asked(serving, body.ask())
     head = body.head(serving.settings.model)
     if body.stream:
-        return EventStream(stream(answers, parser(), head), answers.close)
+        return EventStream(answers, ResponseWriter(parser(), head))
     try:
         return await whole(request, collect(answers, parser(), head))
     finally:
@@ -120,45 +122,54 @@ def finished(head: dict[str, Any], items: Items, end: Finished) -> dict[str, Any
     }
 
 
-async def follow(answers: Answers, parser: Parser, items: Items) -> AsyncGenerator[Events | Finished]:
-    """The events of each piece of the answer, and at last its end."""
-    async for _, found in answers.events():
-        for delta in parser.push(found.text):
-            yield items.take(delta)
-        if isinstance(found, Finished):
-            for delta in parser.flush():
-                yield items.take(delta)
-            yield items.end(is_cut=found.reason == "length")
-            yield found
-        else:
-            items.count()
-            yield []
+class Reading:
+    """An answer as items."""
+
+    def __init__(self, parser: Parser) -> None:
+        self.items = Items()
+        self._parser = parser
+
+    def take(self, found: Token | Finished) -> Events:
+        """The events of what came."""
+        events = self._taken(self._parser.push(found.text))
+        if isinstance(found, Token):
+            self.items.count()
+            return events
+        return [*events, *self._taken(self._parser.flush()), *self.items.end(is_cut=found.reason == "length")]
+
+    def _taken(self, deltas: list[Delta]) -> Events:
+        return [one for delta in deltas for one in self.items.take(delta)]
 
 
 async def collect(answers: Answers, parser: Parser, head: dict[str, Any]) -> Response:
-    items = Items()
-    async for found in follow(answers, parser, items):
+    reading = Reading(parser)
+    async for _, found in answers.events():
+        reading.take(found)
+    assert isinstance(found, Finished)
+    return JSONResponse(finished(head, reading.items, found))
+
+
+class ResponseWriter:
+    """See sse.Writer."""
+
+    def __init__(self, parser: Parser, head: dict[str, Any]) -> None:
+        self._reading = Reading(parser)
+        self._head = head
+        self._n = 0
+
+    def take(self, _index: int, found: Token | Finished) -> Iterator[str]:
+        if not self._n:
+            yield self._numbered("response.created", response=self._head)
+            yield self._numbered("response.in_progress", response=self._head)
+        for kind, facts in self._reading.take(found):
+            yield self._numbered(kind, **facts)
         if isinstance(found, Finished):
-            return JSONResponse(finished(head, items, found))
-    raise AssertionError("an answer without an end")
+            response = finished(self._head, self._reading.items, found)
+            yield self._numbered(f"response.{response['status']}", response=response)
 
+    def end(self) -> Iterator[str]:
+        return iter(())
 
-async def stream(answers: Answers, parser: Parser, head: dict[str, Any]) -> AsyncGenerator[str]:
-    items = Items()
-    n = 0
-
-    def numbered(kind: str, **facts: Any) -> str:
-        nonlocal n
-        n += 1
-        return event({"type": kind, "sequence_number": n - 1, **facts}, kind)
-
-    async for found in follow(answers, parser, items):
-        if n == 0:
-            yield numbered("response.created", response=head)
-            yield numbered("response.in_progress", response=head)
-        if isinstance(found, Finished):
-            response = finished(head, items, found)
-            yield numbered(f"response.{response['status']}", response=response)
-        else:
-            for kind, facts in found:
-                yield numbered(kind, **facts)
+    def _numbered(self, kind: str, **facts: Any) -> str:
+        self._n += 1
+        return event({"type": kind, "sequence_number": self._n - 1, **facts}, kind)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from fastapi import Depends, Request
 
-from hotset.engine.job import Event, Failed, Finished, Job
+from hotset.engine.job import Job
+from hotset.server.answers import Answers
 
 if TYPE_CHECKING:
     from hotset.config import SamplingParams
@@ -83,41 +83,6 @@ class Serving:
         scheduler.submit(jobs)
         answers.jobs = jobs
         return answers
-
-
-class Answers:
-    """Events of several answers of an engine as they come; `close` must be called whatever happens."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self.jobs: list[Job] = []
-        self.tokenizer = scheduler.engine.tokenizer
-        self._scheduler = scheduler
-        self._loop = asyncio.get_running_loop()
-        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
-
-    def teller(self, index: int) -> Callable[[Event], None]:
-        """What the engine's thread calls with the events of answer `index`."""
-
-        def tell(event: Event) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
-                self._loop.call_soon_threadsafe(self._events.put_nowait, (index, event))
-
-        return tell
-
-    def close(self) -> None:
-        """End those that still run."""
-        for job in self.jobs:
-            self._scheduler.cancel(job)
-
-    async def events(self) -> AsyncIterator[tuple[int, Any]]:
-        """(answer, Token or Finished) until all are finished; a HotsetError where one failed."""
-        left = len(self.jobs)
-        while left:
-            index, event = await self._events.get()
-            if isinstance(event, Failed):
-                raise event.error
-            left -= isinstance(event, Finished)
-            yield index, event
 
 
 def serving_of(request: Request) -> Serving:

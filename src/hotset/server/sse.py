@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,29 +16,58 @@ from starlette.types import Receive, Scope, Send
 from hotset.errors import HotsetError
 from hotset.server.errors import api_error
 
+if TYPE_CHECKING:
+    from hotset.engine.job import Finished, Token
+    from hotset.server.answers import Answers
+
 T = TypeVar("T")
+
+
+as_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 def event(value: Any, name: str | None = None) -> str:
     """One event, with a name where the API names them."""
-    data = "data: " + json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    data = "data: " + as_json(value)
     return f"event: {name}\n{data}\n\n" if name else data + "\n\n"
+
+
+class TextEvent:
+    """Events that differ in one text: what `make` gives of it, rendered once around it."""
+
+    def __init__(self, make: Callable[[str], Any]) -> None:
+        hole = secrets.token_hex(16)
+        self._before, self._after = event(make(hole)).split(as_json(hole))
+
+    def __call__(self, text: str) -> str:
+        return self._before + as_json(text) + self._after
 
 
 DONE = "data: [DONE]\n\n"
 
 
+class Writer(Protocol):
+    """Says in an API's words what comes of the answers to one request."""
+
+    def take(self, index: int, found: Token | Finished) -> Iterable[str]:
+        """The events of what came of answer `index`."""
+
+    def end(self) -> Iterable[str]:
+        """The events after the end of all answers."""
+
+
 class EventStream(Response):
-    """Sends events as they come. As soon as the client is gone, also while nothing comes, the generator is closed and `on_end` called.
+    """Sends answers as they come, what came together in one piece. As soon as the client is gone, also while nothing comes, they are closed.
 
     The answer begins with its first event, so that an error before it has a status of its own; a later one is an event.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[str], on_end: Callable[[], None]) -> None:
-        self._events = events
-        self._on_end = on_end
+    def __init__(self, answers: Answers, writer: Writer) -> None:
+        self._answers = answers
+        self._writer = writer
+        self._begun = False
         self.status_code = 200
         self.background = None
         self.init_headers({"X-Accel-Buffering": "no"})
@@ -47,27 +77,30 @@ class EventStream(Response):
             with contextlib.suppress(ClientGoneError, OSError):
                 await unless_gone(receive, self._send_all(scope, receive, send))
         finally:
-            self._on_end()
-            await self._events.aclose()
+            self._answers.close()
 
     async def _send_all(self, scope: Scope, receive: Receive, send: Send) -> None:
+        writer = self._writer
         try:
-            text = await anext(self._events)
+            while told := await self._answers.take():
+                await self._send([text for index, found in told for text in writer.take(index, found)], send)
+            await self._send(writer.end(), send)
         except HotsetError as error:
-            await api_error(error).response(scope["path"])(scope, receive, send)
-            return
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await self._send(text, send)
-        try:
-            async for text in self._events:
-                await self._send(text, send)
-        except HotsetError as error:
+            if not self._begun:
+                await api_error(error).response(scope["path"])(scope, receive, send)
+                return
             body = api_error(error).body(scope["path"])
-            await self._send(event(body, "error" if "type" in body else None), send)
+            await self._send([event(body, "error" if "type" in body else None)], send)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _send(self, text: str, send: Send) -> None:
-        await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+    async def _send(self, texts: Iterable[str], send: Send) -> None:
+        body = "".join(texts).encode()
+        if not body:
+            return
+        if not self._begun:
+            self._begun = True
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 class ClientGoneError(Exception):

@@ -54,6 +54,25 @@ def test_the_ring_keeps_the_last_picks_in_order():
             assert entry[layer].tolist() == expected.tolist()
 
 
+def test_the_ring_holds_the_same_whenever_it_is_read_and_however_layers_take_turns():
+    """A prompt asks for many rows of a layer before the next layer's."""
+    often, seldom = HostCache(SHAPE, Policy(), ring_steps=4), HostCache(SHAPE, Policy(), ring_steps=4)
+    rng = np.random.default_rng(3)
+    history = list(requests(23))
+    while history:
+        n = min(len(history), int(rng.integers(1, 7)))
+        chunk, history = history[:n], history[n:]
+        for layer in range(SHAPE.n_layers):
+            for mask, layers in chunk:
+                weights = rng.random((len(mask), SHAPE.k)).astype(np.float32)
+                for cache in (often, seldom):
+                    cache.lookup(layer, layers[layer], mask, weights)
+                often.recorded_picks()
+    picks = often.recorded_picks()
+    assert np.array_equal(picks, seldom.recorded_picks())
+    assert np.array_equal(often.recorded_weights()[picks >= 0], seldom.recorded_weights()[picks >= 0])
+
+
 def test_without_a_ring_nothing_is_recorded():
     cache = HostCache(SHAPE, Policy())
     cache.lookup(0, np.array([[1, 2]], np.int32))
