@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 class CompileCase:
     """One variant of a kernel. `types` of its run-time arguments as Triton spells them ("*fp32", "i32"), `constants` of the others.
 
-    Pointers count as aligned to 16 bytes, as PyTorch's are, but for those named in `unaligned`; so do integers named in `divisible`.
+    Pointers count as aligned to 16 bytes, as PyTorch's are, and integers named in `divisible` as multiples of 16, unless the kernel does
+    not specialise on that.
     The constant `DP4A` (where there is one) is set by the target.
     """
 
@@ -24,7 +25,6 @@ class CompileCase:
     num_warps: int = 4
     fp_fusion: bool = False
     divisible: tuple[str, ...] = ()
-    unaligned: tuple[str, ...] = ()
     num_stages: int = 3
 
 
@@ -38,10 +38,12 @@ def compile_case(case: CompileCase, backend: str, arch: int | str) -> Any:
     if "DP4A" in constants:
         constants["DP4A"] = backend == "cuda"
     signature = {n: case.types.get(n, "constexpr") for n in case.kernel.arg_names}
-    aligned = [
-        n for n, t in case.types.items() if (t.startswith("*") and n not in case.unaligned) or n in case.divisible
-    ]
-    attributes = {(case.kernel.arg_names.index(n),): [["tt.divisibility", 16]] for n in aligned}
+    attributes = {
+        (p.num,): [["tt.divisibility", 16]]
+        for p in case.kernel.params
+        if (case.types.get(p.name, "").startswith("*") or p.name in case.divisible)
+        and not (p.do_not_specialize or p.do_not_specialize_on_alignment)
+    }
     source = ASTSource(case.kernel, signature, constants, attributes)
     options = {"num_warps": case.num_warps, "num_stages": case.num_stages, "enable_fp_fusion": case.fp_fusion}
     return triton.compile(source, target=GPUTarget(backend, arch, 32), options=options)

@@ -19,6 +19,7 @@ import torch
 from hotset.kernels.aot import CompileCase
 from hotset.kernels.counts import cdiv, next_power_of_2
 from hotset.kernels.kv_cache import floats, load_cells
+from hotset.kernels.rows import ROW_TABLES
 from hotset.quant.triton import jit, tl
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def half_dot(x: tl.tensor, y: tl.tensor) -> tl.tensor:
 
 
 # One program per row, KV head and split: the query heads of a group share the keys that it reads.
-@jit
+@jit(do_not_specialize=["n_ctx"], do_not_specialize_on_alignment=ROW_TABLES)
 def split_kernel(
     q: tl.tensor,  # float32 [m, q_stride]
     k_cache: tl.tensor,  # [n_seqs, N_KV, n_ctx, HEAD_DIM]

@@ -16,6 +16,7 @@ import triton
 from hotset.kernels.aot import CompileCase
 from hotset.kernels.counts import cdiv, next_power_of_2
 from hotset.kernels.kv_cache import load_cells
+from hotset.kernels.rows import ROW_TABLES
 from hotset.kernels.tuning import CHUNK_TILES, AttentionTile, ChunkTuning, chunk_tuning_for
 from hotset.quant.triton import jit, tl
 
@@ -56,9 +57,11 @@ def attend_tile(
     return out, total, higher
 
 
-# One program per head and tile of queries; the last tiles, which see the most keys, start first. `m` varies: specialising would
-# compile variants.
-@triton.jit(do_not_specialize=["m"])  # type: ignore[untyped-decorator]
+# One program per head and tile of queries; the last tiles, which see the most keys, start first. What varies is not specialised:
+# variants would compile while somebody waits.
+@triton.jit(  # type: ignore[untyped-decorator]
+    do_not_specialize=["m", "n_ctx"], do_not_specialize_on_alignment=ROW_TABLES
+)
 def chunk_attention_kernel(
     q: tl.tensor,  # float32 [m, q_stride]
     k_cache: tl.tensor,  # float16 [n_seqs, N_KV, n_ctx, HEAD_DIM], or int8

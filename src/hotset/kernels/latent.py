@@ -16,6 +16,7 @@ from triton import cdiv, next_power_of_2
 from hotset.kernels.aot import CompileCase
 from hotset.kernels.attention import SPLIT, SplitBuffers, combine_splits, half_dot
 from hotset.kernels.kv_cache import BLOCK, floats, store_cells
+from hotset.kernels.rows import ROW_TABLES
 from hotset.kernels.tuning import has_tensor_cores
 from hotset.quant.triton import jit, tl
 
@@ -49,7 +50,7 @@ def turned(
 
 
 # One program per row and head; one more per row stores the latent and its key.
-@jit
+@jit(do_not_specialize=["n_ctx"], do_not_specialize_on_alignment=ROW_TABLES)
 def prepare_kernel(
     q: tl.tensor,  # float32 [m, q_stride], heads of NOPE + ROPE
     kv: tl.tensor,  # float32 [m, kv_stride], RANK + ROPE
@@ -126,7 +127,7 @@ def load_part(
 
 
 # One program per row, HEADS heads and split.
-@jit
+@jit(do_not_specialize=["n_ctx"], do_not_specialize_on_alignment=ROW_TABLES)
 def split_kernel(
     latent: tl.tensor,  # float32 [m * N_HEADS, latent_stride]
     rotated: tl.tensor,  # float32 [m * N_HEADS, ROPE]

@@ -265,7 +265,6 @@ def compile_cases() -> list[CompileCase]:
                 "TIMED": False,
             },
             num_warps=_warps(next_power_of_2(rows * k), padded),
-            unaligned=("picks", "row_mask"),
         )
         for policy, rows, k, padded, ring in shapes
     ]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from triton import cdiv, next_power_of_2
 
 from hotset.kernels.aot import CompileCase
+from hotset.kernels.rows import ROW_TABLES
 from hotset.quant.triton import jit, tl
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ VALUES = 32
 
 
 # y[r, c] = sum_j kernel[c, j] x[r - WIDTH + 1 + j, c]; GATED: x is B * x and y is multiplied by C, of rows that hold B, C and x; else silu(y).
-@jit
+@jit(do_not_specialize=["m"], do_not_specialize_on_alignment=ROW_TABLES)
 def convolve_kernel(
     x: tl.tensor,  # float32 [m, x_stride]
     kernel: tl.tensor,  # float32 [C, WIDTH]
@@ -93,7 +94,7 @@ def convolve(
 
 
 # S = decay S + k (beta (v - decay S^T k))^T, y = S^T q / sqrt(d_key): one program per value head and VALUES columns of its state.
-@jit
+@jit(do_not_specialize=["m"], do_not_specialize_on_alignment=ROW_TABLES)
 def delta_kernel(
     mixed: tl.tensor,  # float32 [m, 2 * N_KEY * DK + N * DV], after the convolution
     beta: tl.tensor,  # float32 [m, beta_stride], before the sigmoid

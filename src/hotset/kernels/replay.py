@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hotset.kernels.aot import CompileCase
+from hotset.kernels.rows import ROW_TABLES
 from hotset.quant.triton import jit, tl
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from hotset.kernels.rows import Rows
 
 
-@jit
+@jit(do_not_specialize=["n_tokens", "layer"], do_not_specialize_on_alignment=ROW_TABLES[:2])
 def replay_kernel(
     trace: tl.tensor,  # int16 [n_tokens, n_layers, K]
     positions: tl.tensor,  # int32 [m]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from hotset.kernels.aot import CompileCase
 from hotset.kernels.counts import next_power_of_2
 from hotset.kernels.kv_cache import store_cells
+from hotset.kernels.rows import ROW_TABLES
 from hotset.quant.triton import jit, tl
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def turned_in_order(
 
 
 # One program per row and head: first those of q, then those of k, which store v's as well.
-@jit
+@jit(do_not_specialize=["n_ctx"], do_not_specialize_on_alignment=ROW_TABLES)
 def rope_kernel(
     q: tl.tensor,  # float32 [m, q_stride]
     k: tl.tensor,  # float32 [m, k_stride]

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 # What `row_mask` says of a row. A row begins an answer where it is its sequence's first decode step after a prompt; for all kernels but the lookup it is
 # a row like any other.
 PADDING, REAL, BEGINS = range(3)
+# A kernel's arguments that are parts of a larger table and begin anywhere in it: to specialise would compile variants while somebody waits.
+ROW_TABLES = ("positions", "seqs", "row_mask")
 
 
 @dataclass(frozen=True)

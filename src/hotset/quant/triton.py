@@ -11,7 +11,8 @@ Both are compiled without fused multiply-add.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, overload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,9 +26,15 @@ except ImportError:
 __all__ = ["dot4", "jit", "nibble", "plane", "tl", "word_of"]
 
 
-def jit(function: Callable[..., Any]) -> Any:
-    """Return `triton.jit(function)`; the function itself where there is no Triton."""
-    return _triton.jit(function) if _triton else function
+@overload
+def jit(function: Callable[..., Any]) -> Any: ...
+@overload
+def jit(**options: Any) -> Callable[[Callable[..., Any]], Any]: ...
+def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Return `triton.jit(function)`; the function itself where there is no Triton. With options alone: a decorator."""
+    if function is None:
+        return partial(jit, **options)
+    return _triton.jit(function, **options) if _triton else function
 
 
 @jit
