@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 Told = tuple[int, Token | Finished]
 
-# A stream is written at most so often, as often as a screen takes a new picture: each time the loop's thread takes the interpreter from the
+# A stream is written at most so often, which still reads as a flow: each time the loop's thread takes the interpreter from the
 # engine's in the middle of a step, which costs a small model's steps half a millisecond, however many tokens go on. First tokens and ends
 # never wait.
-PACE_S = 1 / 60
+PACE_S = 1 / 30
 
 
 class Answers:
