@@ -122,7 +122,13 @@ def test_a_conversation_with_tools_and_thoughts_is_read(with_template):
     assert with_tools > without > 20
     got = client.post(
         "/v1/messages",
-        {"messages": messages, "tools": tools, "max_tokens": 100, "tool_choice": {"type": "tool", "name": "weather"}},
+        {
+            "messages": messages,
+            "tools": tools,
+            "max_tokens": 100,
+            "temperature": 0,
+            "tool_choice": {"type": "tool", "name": "weather"},
+        },
     )
     use = next(block for block in got["content"] if block["type"] == "tool_use")
     assert use["name"] == "weather"
