@@ -18,7 +18,7 @@ from hotset.server.errors import api_error
 
 if TYPE_CHECKING:
     from hotset.engine.job import Finished, Token
-    from hotset.server.answers import Answers
+    from hotset.server.answers import Answers, Told
 
 T = TypeVar("T")
 
@@ -44,6 +44,9 @@ class TextEvent:
 
 
 DONE = "data: [DONE]\n\n"
+# A line that readers of events pass over. Clients and proxies give up on connections that are silent for a minute or a few.
+STILL_THERE = ": still there\n\n"
+PATIENCE_S = 15.0
 
 
 class Writer(Protocol):
@@ -59,7 +62,8 @@ class Writer(Protocol):
 class EventStream(Response):
     """Sends answers as they come, what came together in one piece. As soon as the client is gone, also while nothing comes, they are closed.
 
-    The answer begins with its first event, so that an error before it has a status of its own; a later one is an event.
+    The answer begins with its first event, so that an error before it has a status of its own; a later one is an event. Where the first takes
+    long (a long prompt, a long queue) the answer begins without it, with a comment again and again.
     """
 
     media_type = "text/event-stream"
@@ -82,8 +86,10 @@ class EventStream(Response):
     async def _send_all(self, scope: Scope, receive: Receive, send: Send) -> None:
         writer = self._writer
         try:
-            while told := await self._answers.take():
+            told = await self._first(send)
+            while told:
                 await self._send([text for index, found in told for text in writer.take(index, found)], send)
+                told = await self._answers.take()
             await self._send(writer.end(), send)
         except HotsetError as error:
             if not self._begun:
@@ -92,6 +98,16 @@ class EventStream(Response):
             body = api_error(error).body(scope["path"])
             await self._send([event(body, "error" if "type" in body else None)], send)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _first(self, send: Send) -> list[Told]:
+        """What comes first."""
+        waiting = asyncio.ensure_future(self._answers.take())
+        try:
+            while not (await asyncio.wait({waiting}, timeout=PATIENCE_S))[0]:
+                await self._send([STILL_THERE], send)
+            return waiting.result()
+        finally:
+            waiting.cancel()
 
     async def _send(self, texts: Iterable[str], send: Send) -> None:
         body = "".join(texts).encode()

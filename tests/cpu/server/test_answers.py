@@ -8,11 +8,11 @@ import json
 import pytest
 
 from hotset.engine.job import Failed, Finished, Token, Usage
-from hotset.errors import HotsetError
+from hotset.errors import HotsetError, InputError
 from hotset.server import answers as answers_module
-from hotset.server import serving
+from hotset.server import serving, sse
 from hotset.server.answers import Answers
-from hotset.server.sse import TextEvent, event
+from hotset.server.sse import EventStream, TextEvent, event
 from scripted import scripted_engine
 from serving_thread import until
 
@@ -174,3 +174,63 @@ def test_an_event_that_is_rendered_once_is_what_each_would_be(text):
         return {"id": "x", "model": 'a "quoted" name', "delta": {"content": text}, "end": None}
 
     assert TextEvent(make)(text) == event(make(text))
+
+
+def test_a_stream_whose_first_token_takes_long_says_that_it_is_still_there(monkeypatch):
+    monkeypatch.setattr(sse, "PATIENCE_S", 0.02)
+
+    class Writer:
+        def take(self, index, found):
+            yield event({"text": found.text})
+
+        def end(self):
+            yield sse.DONE
+
+    async def use(answers, tellers):
+        sent, enough = [], asyncio.Event()
+
+        async def send(message):
+            sent.append(message)
+            if sum(m.get("body") == sse.STILL_THERE.encode() for m in sent) == 2 and not enough.is_set():
+                enough.set()
+                tellers[0](token(1))
+                tellers[0](END)
+
+        await EventStream(answers, Writer())({"path": "/"}, asyncio.Event().wait, send)
+        return sent
+
+    start, *bodies, last = with_answers(use)
+    assert start["type"] == "http.response.start"
+    text = b"".join(m["body"] for m in bodies).decode()
+    assert text.startswith(2 * sse.STILL_THERE)
+    assert [line for line in text.split("\n") if line.startswith("data:")] == [
+        'data: {"text":" 1"}',
+        'data: {"text":""}',
+        "data: [DONE]",
+    ]
+    assert last == {"type": "http.response.body", "body": b"", "more_body": False}
+
+
+def test_an_error_that_comes_soon_has_a_status_of_its_own_and_a_late_one_is_an_event(monkeypatch):
+    def told(patience):
+        monkeypatch.setattr(sse, "PATIENCE_S", patience)
+
+        async def use(answers, tellers):
+            sent = []
+
+            async def send(message):
+                sent.append(message)
+                if message.get("body") == sse.STILL_THERE.encode():
+                    tellers[0](Failed(InputError("no luck")))
+
+            if patience == FOREVER_S:
+                tellers[0](Failed(InputError("no luck")))
+            await EventStream(answers, None)({"path": "/v1/completions", "type": "http"}, asyncio.Event().wait, send)
+            return sent
+
+        return with_answers(use)
+
+    soon, late = told(FOREVER_S), told(0.02)
+    assert soon[0]["status"] >= 400
+    assert late[0]["status"] == 200
+    assert b"no luck" in b"".join(m.get("body", b"") for m in late)
