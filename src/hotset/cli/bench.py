@@ -25,7 +25,7 @@ def bench(
     ] = "512",
     n_gen: Annotated[str, typer.Option("-n", "--n-gen", metavar="N,...", help="Tokens to decode, likewise; 0: no decode test.")] = "128",
     repetitions: Annotated[int, typer.Option("-r", "--repetitions", metavar="N", help="Runs that count.")] = 5,
-    output: Annotated[str, typer.Option("-o", "--output", metavar="md|csv|json|jsonl", help="The form of the results.")] = "md",
+    output: Annotated[str, typer.Option("-o", "--output", metavar="md|csv|json|jsonl", help="The form of the results; the last line of stdout is JSON whatever the form.")] = "md",
     file: Annotated[
         str | None, typer.Option("-f", "--file", metavar="FILE", help="Text to read and to continue.", show_default="a bundled one")
     ] = None,
@@ -94,7 +94,7 @@ def bench(
 
 
 def show(lines: Sequence[Line], form: str, *, json: bool) -> None:
-    """The table, the verdict in words, and as JSON on the last line everything (but for CSV, which is to stay CSV unless asked)."""
+    """The table, the verdict in words, and on the last line everything as JSON; the last line of "jsonl" is JSON as it is."""
     from hotset.bench.report import FORECAST, GPU_ONLY, SWEPT, Table
     from hotset.bench.verdict import verdicts
     from hotset.cli.bench_texts import last_lines, varies
@@ -107,5 +107,5 @@ def show(lines: Sequence[Line], form: str, *, json: bool) -> None:
     put(table.text)
     for text in last_lines(lines):
         say(text)
-    if json or form in ("json", "md"):
+    if json or form != "jsonl":
         put_json(table.facts)

@@ -83,7 +83,9 @@ def test_jsonl_form_is_one_value_a_line(call, loaded):
 
 def test_csv_form_can_be_read_back(call, loaded):
     loaded()
-    rows = list(csv.DictReader(io.StringIO(call("bench", "demo", *ARGS, "-o", "csv").out)))
+    *table, last = call("bench", "demo", *ARGS, "-o", "csv").out.splitlines(keepends=True)
+    rows = list(csv.DictReader(io.StringIO("".join(table))))
+    assert [facts["kind"] for facts in json.loads(last)] == ["pp", "tg"]
     assert [row["test"] for row in rows] == ["pp16", "tg4"]
     assert float(rows[1]["hit_rate"]) == 0.75
 
