@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from hotset.kernels.fetch import fetch
+from hotset.experts.waves import untouched
+from hotset.kernels.chunk_cut import APART
+from hotset.kernels.counts import cdiv
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,14 +19,11 @@ if TYPE_CHECKING:
 
 # An expert comes ahead of the picks where rows that pick at random would touch it this often: what is fetched in vain costs the bus too.
 LIKELY = 0.5
-# Numbers of a layer's list begin at multiples of 16 bytes, or every layer would make variants of the kernel that reads it.
-APART = 4
 
 
 def likely_experts(n_rows: int, n_picks: int, n_experts: int, at_most: int) -> int:
     """How many of a layer's missing experts to bring ahead of its picks."""
-    untouched = (1 - n_picks / n_experts) ** n_rows
-    return at_most if 1 - untouched >= LIKELY else 0
+    return at_most if 1 - untouched(n_rows, n_experts, n_picks) >= LIKELY else 0
 
 
 class Ahead:
@@ -38,7 +37,7 @@ class Ahead:
         self._staging = staging
         self._span_bytes = cache.shape.span_bytes
         self.n_experts = [min(n_ahead, int(n)) for n in (resident == 0).sum(1)]
-        address, lists = np.zeros_like(resident), np.zeros((2, n_layers, -(-n_ahead // APART) * APART), np.int64)
+        address, lists = np.zeros_like(resident), np.zeros((2, n_layers, cdiv(n_ahead, APART) * APART), np.int64)
         scores = cache.scores()[0] if n_ahead else []
         for layer, n in enumerate(self.n_experts if n_ahead else ()):
             missing = np.flatnonzero(resident[layer] == 0)
@@ -60,16 +59,10 @@ class Ahead:
         """Start the copies of a layer, behind those that were started before."""
         if layer >= len(self.n_experts) or not self.n_experts[layer]:
             return
-        lists = (*self._lists[:, layer], self._counts[layer], self._span_bytes[layer])
+        source, target = self._lists[:, layer]
         turn = layer % len(self._filled)
-        filled, free = self._filled[turn], self._free[turn]
-        if self._staging.stream is None or filled is None or free is None:
-            fetch(*lists)
-            return
-        self._staging.stream.wait_event(free)
-        with torch.cuda.stream(self._staging.stream):
-            fetch(*lists)
-            filled.record()
+        lists = source, target, self._counts[layer]
+        self._staging.fetch(lists, self._span_bytes[layer], self._free[turn], self._filled[turn])
 
     def await_arrival(self, layer: int) -> None:
         """What is launched from here on finds the layer's experts."""

@@ -86,9 +86,8 @@ class ExpertCache:
         """Give each layer so many slots, all empty; counts and scores stay. Captured steps stay valid: they read where the slots are from the table."""
         self.shape = replace(self.shape, n_slots=tuple(n_slots))
         self._pool: torch.Tensor | None = None  # the old one goes before the new one comes
-        if (
-            self.device.type == "cuda"
-        ):  # or the allocator would cut the new one out of the old one's memory and keep the rest
+        # Or the allocator would cut the new one out of the old one's memory and keep the rest.
+        if self.device.type == "cuda":
             torch.cuda.empty_cache()
         self._pool = self._area(self.shape.slot_bytes)
         self._buffers.table.copy_(self._table())

@@ -12,7 +12,6 @@ import torch
 from hotset.experts.ahead import Ahead, likely_experts
 from hotset.experts.waves import N_BUFFERS, Cut, Staging
 from hotset.kernels.chunk_cut import ChunkCut, Source, cut_chunk
-from hotset.kernels.fetch import fetch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -109,20 +108,9 @@ class PickedWaves:
     def _copy(self, wave: int) -> None:
         staging, decided = self._staging, self._decided
         buffer = (self._turn + wave) % N_BUFFERS
-        arguments = (
-            decided.source[wave],
-            decided.target[wave],
-            decided.n_fetch[wave],
-            self._cache.shape.span_bytes[self._layer],
-        )
-        free, filled = staging.free[buffer], staging.filled[buffer]
-        if staging.stream is None or free is None or filled is None:
-            fetch(*arguments)
-            return
-        staging.stream.wait_event(free)
-        with torch.cuda.stream(staging.stream):
-            fetch(*arguments)
-            filled.record()
+        lists = decided.source[wave], decided.target[wave], decided.n_fetch[wave]
+        span = self._cache.shape.span_bytes[self._layer]
+        staging.fetch(lists, span, staging.free[buffer], staging.filled[buffer])
 
     @property
     def in_place(self) -> NDArray[np.int64]:

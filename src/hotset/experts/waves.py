@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from hotset.host.copying import spread_copy
+from hotset.kernels.fetch import fetch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -91,10 +92,31 @@ class Staging:
     def n_bytes(self) -> int:
         return sum(b.numel() for b in self.buffers)
 
+    def fetch(
+        self,
+        lists: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        span_bytes: int,
+        free: torch.cuda.Event | None,
+        filled: torch.cuda.Event | None,
+    ) -> None:
+        """Fetch spans of a list (source, target, count: see kernels/fetch.py) on the stream: not before `free`, and `filled` says when they are there."""
+        if self.stream is None or free is None or filled is None:
+            fetch(*lists, span_bytes)
+            return
+        self.stream.wait_event(free)
+        with torch.cuda.stream(self.stream):
+            fetch(*lists, span_bytes)
+            filled.record()
+
+
+def untouched(n_rows: int, n_experts: int, n_picks: int) -> float:
+    """The share of the experts that rows which pick at random would leave out."""
+    return (1 - n_picks / n_experts) ** n_rows
+
 
 def expects_all(n_rows: int, n_experts: int, n_picks: int) -> bool:
     """Whether rows that pick at random would touch ALL_FROM of the experts: 48 rows at 8 of 128."""
-    return (1 - n_picks / n_experts) ** n_rows <= 1 - ALL_FROM
+    return untouched(n_rows, n_experts, n_picks) <= 1 - ALL_FROM
 
 
 class IdleWaves:

@@ -185,9 +185,8 @@ def accept(
     tl.store(positions + row, position)
     tl.store(recent + seq * RING + position % RING, token)
     tl.store(done + seq, state)
-    tl.store(
-        row_mask + row, (state == 0).to(tl.int32)
-    )  # REAL, or PADDING: a sequence that has ended computes no further step
+    # REAL, or PADDING: a sequence that has ended computes no further step.
+    tl.store(row_mask + row, (state == 0).to(tl.int32))
 
 
 @jit
