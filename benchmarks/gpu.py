@@ -12,6 +12,7 @@ A decode arm is `key=value` with commas; `+` lists values, and every combination
     policy   lrfu:16, product, lru, lfu, static                                              [lrfu:16]
     rows     sequences that step together, from 1 to 8, each from another part of the trace  [1]
     bus      how many times every span is fetched                                            [1]
+    prefetch 1: likely misses of the next layer come before its router has decided           [0]
     warm, steps   steps that are not counted, and that are, in place of --warm and --steps
 
 Row 0 follows the trace from its beginning: warm steps are its tokens 0 .. warm, what is measured are the steps after them, in windows.
@@ -66,16 +67,17 @@ class Arm:
     policy: str = "lrfu:16"
     rows: int = 1
     bus: int = 1
+    prefetch: int = 0
     warm: int = 1000
     steps: int = 4000
 
     @property
     def resident(self) -> Arm:
         """The same steps with every expert on the GPU."""
-        return replace(self, size="100%", policy="lrfu:16", bus=1)
+        return replace(self, size="100%", policy="lrfu:16", bus=1, prefetch=0)
 
     def __str__(self) -> str:
-        return f"{self.routing.rsplit('/', 1)[-1]} {self.size} {self.policy} rows {self.rows} bus {self.bus}"
+        return f"{self.routing.rsplit('/', 1)[-1]} {self.size} {self.policy} rows {self.rows} bus {self.bus} prefetch {self.prefetch}"
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,9 @@ class Machine:
 
 @dataclass(frozen=True)
 class Window:
-    """Some steps in a row; bytes of misses by span size, `read` is all that the GPU's memory must give."""
+    """Some steps in a row; bytes of misses by span size, `read` is all that the GPU's memory must give, `ahead` what came before it was picked and what of
+    it was needed.
+    """
 
     steps: int
     seconds: float
@@ -104,6 +108,7 @@ class Window:
     misses: int
     missed: dict[int, int]
     read: int
+    ahead: tuple[int, int]
 
     @property
     def step_s(self) -> float:
@@ -127,6 +132,7 @@ class Decoded:
         missed = sum(sum(w.missed.values()) for w in windows)
         hits, misses = sum(w.hits for w in windows), sum(w.misses for w in windows)
         fetch_s = sum(w.fetch_s for w in windows)
+        came, needed = (sum(w.ahead[i] for w in windows) / steps / 2**20 for i in range(2))
         step = statistics.median(w.step_s for w in windows)
         facts = asdict(arm) | {
             "n_slots": sorted(set(self.n_slots)), "ms": step * 1e3, "tokens_per_s": arm.rows / step,
@@ -134,7 +140,8 @@ class Decoded:
             "spread_ms": (max(w.step_s for w in windows) - min(w.step_s for w in windows)) * 1e3,
             "host_ms": statistics.median(w.host_s / w.steps for w in windows) * 1e3,
             "hit_rate": hits / (hits + misses) if hits + misses else None, "mib_per_step": missed / steps / 2**20,
-            "fetch_ms": fetch_s / steps * 1e3, "fetch_gb_per_s": missed * arm.bus / fetch_s / GB if fetch_s else None,
+            "ahead_mib": came, "ahead_needed_mib": needed,
+            "fetch_ms": fetch_s / steps * 1e3, "fetch_gb_per_s": (missed - needed * steps * 2**20) * arm.bus / fetch_s / GB if fetch_s else None,
             "memory_floor_ms": statistics.median(w.read / w.steps for w in windows) / machine.gpu_memory * 1e3,
             "warm_s": self.warm_s, "vram_gib": self.vram_bytes / GIB,
         }  # fmt: skip
@@ -176,10 +183,12 @@ class Bench:
         shape = self.model.cache.shape
         return CacheSize.parse(size).n_slots(shape.span_bytes, shape.n_experts)
 
-    def runner(self, size: str, policy: str = "lrfu:16", bus: int = 1, **options: Any) -> DeviceRunner:
+    def runner(
+        self, size: str, policy: str = "lrfu:16", bus: int = 1, *, prefetch: bool = True, **options: Any
+    ) -> DeviceRunner:
         """A runner with a cache of its own; one that holds every expert starts full."""
         n_slots = self.n_slots(size)
-        cache = self.model.cache.beside(n_slots, Policy.parse(policy), bus_factor=bus)
+        cache = self.model.cache.beside(n_slots, Policy.parse(policy), bus_factor=bus, prefetch=prefetch)
         if n_slots == cache.shape.n_experts:
             for layer, n in enumerate(n_slots):
                 cache.seed(layer, range(n))
@@ -188,7 +197,8 @@ class Bench:
     def decode(self, arm: Arm) -> Decoded:
         """Warm up, then measure window after window."""
         release()
-        runner = self.runner(arm.size, arm.policy, arm.bus, n_ctx=arm.warm + arm.steps + self.options.profile + 2)
+        n_ctx = arm.warm + arm.steps + self.options.profile + 2
+        runner = self.runner(arm.size, arm.policy, arm.bus, prefetch=bool(arm.prefetch), n_ctx=n_ctx)
         seat = runner.seat(arm.rows)
         if trace := self.trace(arm.routing):
             seat.follow(torch.from_numpy(trace.experts.astype(np.int16)).to(self.model.device))
@@ -219,7 +229,7 @@ class Bench:
         spans = sum((h + m) * b for h, m, b in zip(stats.hits, stats.misses, stats.span_bytes, strict=True))
         return Window(
             steps, seconds, host_s, (cache.fetch_ms() or 0) / 1e3, sum(stats.hits), sum(stats.misses), missed,
-            spans + steps * self.dense_bytes,
+            spans + steps * self.dense_bytes, cache.prefetched() or (0, 0),
         )  # fmt: skip
 
     @property
@@ -393,7 +403,7 @@ def show_decoded(result: Decoded, machine: Machine, resident: Decoded | None) ->
     )
     say(
         f"{result.arm}: {f['ms']:.3f} ms/step ({f['tokens_per_s']:.1f} tok/s, spread {f['spread_ms']:.3f} ms, host {f['host_ms']:.3f} ms) "
-        f"hit {f['hit_rate'] or 0:.4f}, {f['mib_per_step']:.1f} MiB/step, fetch {f['fetch_ms']:.3f} ms at {f['fetch_gb_per_s'] or 0:.1f} GB/s; "
+        f"hit {f['hit_rate'] or 0:.4f}, {f['mib_per_step']:.1f} MiB/step ({f['ahead_needed_mib']:.1f} of {f['ahead_mib']:.1f} ahead), fetch {f['fetch_ms']:.3f} ms at {f['fetch_gb_per_s'] or 0:.1f} GB/s; "
         f"{ceiling}; memory floor {f['memory_floor_ms']:.3f} ms; {f['vram_gib']:.1f} GiB (warm-up {f['warm_s']:.1f} s)"
     )
     return f

@@ -82,11 +82,19 @@ def test_reference_mode_agrees_with_the_cpu(load, shared, name):
     assert relative(got, expected) <= 1e-3
 
 
-def with_cache(engine, n_slots, policy="lrfu:16", **options):
+def with_cache(engine, n_slots, policy="lrfu:16", *, prefetch=True, bus_factor=1, **options):
     """Another runner on the same weights and experts."""
     model = engine.runner.model
     shape = replace(model.cache.shape, n_slots=(n_slots,) * engine.config.n_layers)
-    cache = ExpertCache(shape, Policy.parse(policy), model.bank.base, model.device, poison=True)
+    cache = ExpertCache(
+        shape,
+        Policy.parse(policy),
+        model.bank.base,
+        model.device,
+        poison=True,
+        prefetch=prefetch,
+        bus_factor=bus_factor,
+    )
     return DeviceRunner(replace(model, cache=cache), 128, **{"chunk_rows": 64} | options)
 
 
@@ -120,6 +128,26 @@ def test_a_captured_step_draws_what_single_launches_draw(load, name):
         assert (
             engine.generate(prompt, session=session, max_tokens=40, temperature=temperature, seed=3).tokens == expected
         )
+
+
+@pytest.mark.parametrize("bus_factor", [1, 16])
+def test_experts_that_come_ahead_change_no_token(load, bus_factor):
+    engine = load("lab")
+    prompt = engine.tokenize("The Debian installer is")
+    for n_slots in (0, 3, 16, 40):
+        drawn = []
+        for prefetch in (False, True):
+            for use_graphs in (True, False):
+                runner = with_cache(engine, n_slots, prefetch=prefetch, bus_factor=bus_factor, use_graphs=use_graphs)
+                session = DeviceSession(runner, 256)
+                tokens = engine.generate(prompt, session=session, max_tokens=200, temperature=1, seed=3).tokens
+                counts = runner.cache.stats()
+                drawn.append((tokens, counts.hits, counts.misses))
+                ahead = runner.cache.prefetched()
+                assert (ahead is not None) == prefetch
+                if ahead:
+                    assert ahead[0] >= ahead[1] > 0
+        assert all(each == drawn[0] for each in drawn)
 
 
 def test_sequences_that_step_together_draw_what_each_draws_alone(load):

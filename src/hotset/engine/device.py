@@ -26,6 +26,7 @@ from hotset.model.chunk_ops import ChunkBatch, ChunkOps, ChunkScratch
 from hotset.model.device_kv import DeviceKV
 from hotset.model.device_ops import DeviceBatch, DeviceOps, Scratch
 from hotset.model.kv import DEFAULT, FLOAT32, KVTypes
+from hotset.model.lookahead import next_routers
 from hotset.model.transformer import forward
 
 if TYPE_CHECKING:
@@ -141,7 +142,8 @@ class DeviceRunner:
 
     def ops(self, kv: DeviceKV, mode: Mode) -> DeviceOps:
         """The ops over given keys and values."""
-        return DeviceOps(self.model.config, self.model.cache, kv, self._buffers.scratch[mode])
+        model = self.model
+        return DeviceOps(model.config, model.cache, kv, self._buffers.scratch[mode], next_routers(model.weights))
 
     def forward(self, ops: DeviceOps, batch: DeviceBatch) -> torch.Tensor:
         """Logits float32 [n_wanted, n_vocab] of a batch, on the device."""

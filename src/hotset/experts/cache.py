@@ -18,6 +18,7 @@ from hotset.kernels.clock import NEVER, TIME_COLUMNS
 from hotset.kernels.counts import next_power_of_2
 from hotset.kernels.fetch import fetch
 from hotset.kernels.lookup import TABLE_COLUMNS, LookupBuffers, lookup
+from hotset.kernels.prefetch import N_FORECASTS, N_GUESSES, PREFETCH_LAUNCH, Guesses, guess, learn, prefetch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +37,7 @@ class ExpertCache:
 
     `bus_factor` copies of every fetch imitate a bus that many times slower. `overflow` is the area of another cache to share. `bank_base`
     has the address of expert 0 of every layer, as the device reads it; the bank must outlive the cache. `relay` brings what the device
-    cannot read.
+    cannot read. `prefetch` says whether likely misses of the next layer come ahead of its picks (kernels/prefetch.py).
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class ExpertCache:
         bus_factor: int = 1,
         overflow: torch.Tensor | None = None,
         relay: Relay | None = None,
+        prefetch: bool = False,
     ) -> None:
         self.shape = shape
         self.policy = policy
@@ -60,13 +62,19 @@ class ExpertCache:
         self.bank_base = tuple(bank_base)
         self.bus_factor = bus_factor
         self._buffers = self._allocate(ring_steps)
+        self._guesses = self._allocate_guesses() if prefetch and shape.n_layers > 1 else None
         self.relay = relay
         self._n_picks = 0
         self.resize(shape.n_slots)
         self.reset()
 
-    def beside(self, n_slots: Sequence[int], policy: Policy, *, bus_factor: int = 1) -> ExpertCache:
-        """Another cache over the same bank, with slots, tables and counts of its own; they share the overflow area, so they take turns."""
+    def beside(
+        self, n_slots: Sequence[int], policy: Policy, *, bus_factor: int = 1, prefetch: bool | None = None
+    ) -> ExpertCache:
+        """Another cache over the same bank, with slots, tables and counts of its own; they share the overflow area, so they take turns.
+
+        It prefetches where this one does, unless told otherwise.
+        """
         return ExpertCache(
             replace(self.shape, n_slots=tuple(n_slots)),
             policy,
@@ -76,6 +84,7 @@ class ExpertCache:
             bus_factor=bus_factor,
             overflow=self._overflow,
             relay=self.relay,
+            prefetch=self._guesses is not None if prefetch is None else prefetch,
         )
 
     def _area(self, n_bytes: int) -> torch.Tensor:
@@ -133,10 +142,29 @@ class ExpertCache:
             fetch_target=torch.zeros(max_picks, dtype=torch.int64, device=device),
             n_fetch=torch.zeros(1, dtype=torch.int32, device=device),
             times=torch.zeros(n_layers, TIME_COLUMNS, dtype=torch.int64, device=device),
+            calls=torch.zeros(n_layers, dtype=torch.int32, device=device),
+            picked=torch.full((n_layers, max_picks), -1, dtype=torch.int32, device=device),
             timed=self.device.type == "cuda" and torch.version.cuda is not None,
             ring=torch.full(
                 (ring_steps, n_layers, max_picks), -1, dtype=torch.int16, pin_memory=self.device.type == "cuda"
             ),
+        )
+
+    def _allocate_guesses(self) -> Guesses:
+        n_layers, padded = self._buffers.slot_of.shape
+
+        def zeros(*size: int, dtype: torch.dtype) -> torch.Tensor:
+            return torch.zeros(*size, dtype=dtype, device=self.device)
+
+        return Guesses(
+            odds=zeros(n_layers, padded, padded, dtype=torch.float32),
+            right=zeros(n_layers, N_FORECASTS, dtype=torch.float32),
+            guessed=zeros(n_layers, N_FORECASTS, dtype=torch.int32).fill_(-1),
+            source=zeros(N_GUESSES, dtype=torch.int64),
+            area=zeros(N_GUESSES, dtype=torch.int64),
+            calls=zeros(1, dtype=torch.int32),
+            done=zeros(PREFETCH_LAUNCH.n_programs, dtype=torch.int32),
+            counts=zeros(n_layers, 2, dtype=torch.int64),
         )
 
     @property
@@ -184,6 +212,7 @@ class ExpertCache:
     def _fetch(
         self, layer: int, source: torch.Tensor, target: torch.Tensor, count: torch.Tensor, first: int, n_bytes: int
     ) -> None:
+        guesses = self._guesses if self.prefetches(layer, self._n_picks) else None
         fetch(
             source,
             target,
@@ -192,7 +221,36 @@ class ExpertCache:
             first=first,
             times=self._buffers.times[layer] if self._buffers.timed else None,
             repeat=self.bus_factor,
+            span_bytes=self.shape.span_bytes[layer],
+            guesses=guesses,
+            counts=guesses.counts[layer] if guesses else None,
         )
+
+    def prefetches(self, layer: int, n_picks: int) -> bool:
+        """Whether experts of `layer` come ahead of its picks in steps of so many picks a layer."""
+        if not 0 < layer < self.shape.n_layers or self._n_guesses(n_picks) < 1:
+            return False
+        return self.relay is None or not self.relay.serves(layer)
+
+    def _n_guesses(self, n_picks: int) -> int:
+        """Guess areas: they lie at the end of the overflow area, where a step's own picks do not reach."""
+        return min(N_GUESSES, self.shape.max_rows * self.shape.k - n_picks) if self._guesses else 0
+
+    def prefetch(self, layer: int, likely: torch.Tensor | None = None) -> None:
+        """After the fetch of `layer`: bring likely misses of the next one until its lookup begins. After the last: learn from the step.
+
+        `likely` int32 [rows, k] is what the next layer's router is likely to pick, best first.
+        """
+        state, buffers, n_rows, k = self._guesses, self._buffers, self._n_picks // self.shape.k, self.shape.k
+        if self.prefetches(layer + 1, self._n_picks):
+            assert state is not None
+            guess(
+                state, buffers.picked, likely, buffers.table, buffers.slot_of, buffers.calls, layer + 1,
+                n_rows=n_rows, k=k, n=self._n_guesses(self._n_picks),
+            )  # fmt: skip
+            prefetch(state, buffers.calls, layer + 1, self.shape.span_bytes[layer + 1], repeat=self.bus_factor)
+        elif state is not None and layer + 1 == self.shape.n_layers and self._n_guesses(self._n_picks):
+            learn(state, buffers.picked, n_rows=n_rows, k=k)
 
     def seed(self, layer: int, experts: Sequence[int]) -> None:
         """Make exactly these experts of a layer resident, in slots 0, 1, ..., and bring them in."""
@@ -240,6 +298,8 @@ class ExpertCache:
         self._buffers.counters.zero_()
         self._buffers.times.zero_()
         self._buffers.times[:, 0] = NEVER
+        if self._guesses:
+            self._guesses.counts.zero_()
 
     def fetch_ms(self) -> float | None:
         """Time that fetches took since the last reset, None where the device has no clock to read; waits for the device."""
@@ -247,6 +307,13 @@ class ExpertCache:
             return None
         begin, end, total = self._buffers.times.cpu().numpy().T
         return float((total + np.maximum(end - begin, 0)).sum()) / 1e6
+
+    def prefetched(self) -> tuple[int, int] | None:
+        """Bytes that came ahead of their layer's picks, and those of them that were needed; None where nothing does. Waits for the device."""
+        if self._guesses is None:
+            return None
+        came, needed = self._guesses.counts.sum(0).tolist()
+        return came, needed
 
     def stats(self) -> CacheStats:
         """Copy the counts to the host, which waits for the device."""

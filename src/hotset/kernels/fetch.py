@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 
 from hotset.kernels.aot import CompileCase
 from hotset.kernels.clock import note_fetch, now
+from hotset.kernels.prefetch import N_GUESSES, PREFETCH_LAUNCH, words_ahead
 from hotset.quant.layout import SPAN_ALIGNMENT
 from hotset.quant.triton import jit, tl
 
 if TYPE_CHECKING:
     import torch
+
+    from hotset.kernels.prefetch import Guesses
 
 
 @dataclass(frozen=True)
@@ -27,38 +30,77 @@ class FetchLaunch:
     n_programs: int = 16
     block_words: int = 2048
     num_warps: int = 8
+    n_copiers: int = 32  # of what came ahead, from GPU memory
 
 
 FETCH_LAUNCH = FetchLaunch()
 
 
-# All programs share every span, chunk by chunk, so that a single missed expert has the whole bus as well.
+# The first programs share every span, block by block, so that a single missed expert has the whole bus as well. Where spans may have
+# come ahead in part, they bring the rest, and further programs copy what came from the guess areas.
 @jit
-def fetch_kernel(
+def fetch_kernel(  # noqa: C901 - two roles of one launch
     source: tl.tensor,  # int64 [n], addresses
     target: tl.tensor,  # int64 [n], addresses
     n_fetch: tl.tensor,  # int32 [1]
-    first: tl.tensor,  # bytes of each span before the part
-    n_words: tl.tensor,  # 8-byte words of the part
+    first: tl.tensor,  # 8-byte words of each span before the part
+    n_words: tl.tensor,  # words of the part
+    span_words: tl.tensor,  # words of a span
     times: tl.tensor,  # int64 [3], see clock.py; any pointer where not TIMED
-    repeat: tl.tensor,  # copies of each chunk: more than one imitates a slower bus
+    guesses: tl.tensor,  # see prefetch.Guesses; any pointers where not N_GUESSES
+    areas: tl.tensor,
+    done: tl.tensor,
+    counts: tl.tensor,
+    repeat: tl.tensor,  # copies of each block: more than one imitates a slower bus
     BLOCK: tl.constexpr,
     TIMED: tl.constexpr,
+    ON_BUS: tl.constexpr,  # programs that read host memory
+    N_GUESSES: tl.constexpr,
+    N_DONE: tl.constexpr,
 ) -> None:
     begin = now(TIMED)
-    chunks = tl.cdiv(n_words, BLOCK)
     lane = tl.arange(0, BLOCK)
-    chunk = tl.program_id(0)
-    n_chunks = tl.load(n_fetch) * chunks
-    while chunk < n_chunks * repeat:  # `for` over a device number fails in the interpreter with NumPy 2.4
-        i = (chunk // chunks) % tl.maximum(n_chunks // chunks, 1)
-        word = (chunk % chunks) * BLOCK + lane  # [BLOCK]
-        # Parts start at multiples of 256 bytes: saying so makes each thread's load 16 bytes wide.
-        reads = tl.multiple_of((tl.load(source + i) + first).to(tl.pointer_type(tl.int64)), 16)
-        writes = tl.multiple_of((tl.load(target + i) + first).to(tl.pointer_type(tl.int64)), 16)
-        tl.store(writes + word, tl.load(reads + word, mask=word < n_words), mask=word < n_words)
-        chunk += tl.num_programs(0)
-    if n_chunks > 0:
+    program = tl.program_id(0)
+    n = tl.load(n_fetch)
+    end = first + n_words
+    i = 0
+    if program < ON_BUS:
+        block = program
+        needed = tl.zeros([1], tl.int64)
+        while i < n:  # `for` over a device number fails in the interpreter with NumPy 2.4
+            start = first
+            if N_GUESSES > 0:
+                ahead, _ = words_ahead(guesses, done, tl.load(source + i), span_words, BLOCK, N_GUESSES, N_DONE)
+                start = tl.minimum(tl.maximum(first, ahead), end)
+                needed += ahead * 8
+            # Parts start at multiples of 256 bytes: saying so makes each thread's load 16 bytes wide.
+            reads = tl.multiple_of(tl.load(source + i).to(tl.pointer_type(tl.int64)), 16)
+            writes = tl.multiple_of(tl.load(target + i).to(tl.pointer_type(tl.int64)), 16)
+            blocks = tl.cdiv(end - start, BLOCK)
+            while block < blocks * repeat:
+                word = tl.multiple_of(start + (block % blocks) * BLOCK, 2) + lane  # [BLOCK]
+                tl.store(writes + word, tl.load(reads + word, mask=word < end), mask=word < end)
+                block += ON_BUS
+            block -= blocks * repeat
+            i += 1
+        if N_GUESSES > 0:  # noqa: SIM102 - known when the kernel is compiled
+            if (program == 0) & (first == 0):
+                came = tl.sum(tl.load(done + tl.arange(0, N_DONE)), 0).to(tl.int64) * (BLOCK * 8)
+                tl.store(counts, tl.load(counts) + came)
+                tl.store(counts + 1, tl.load(counts + 1) + tl.sum(needed, 0))
+    elif N_GUESSES > 0:
+        while i < n:
+            ahead, g = words_ahead(guesses, done, tl.load(source + i), span_words, BLOCK, N_GUESSES, N_DONE)
+            reads = tl.multiple_of(tl.load(areas + g).to(tl.pointer_type(tl.int64)), 16)
+            writes = tl.multiple_of(tl.load(target + i).to(tl.pointer_type(tl.int64)), 16)
+            stop = tl.multiple_of(tl.minimum(ahead, end), 2)
+            at = first + (program - ON_BUS) * BLOCK
+            while at < stop:
+                word = tl.multiple_of(at, 2) + lane
+                tl.store(writes + word, tl.load(reads + word, mask=word < stop), mask=word < stop)
+                at += (tl.num_programs(0) - ON_BUS) * BLOCK
+            i += 1
+    if n > 0:
         note_fetch(times, begin, TIMED)
 
 
@@ -72,44 +114,57 @@ def fetch(
     first: int = 0,
     times: torch.Tensor | None = None,
     repeat: int = 1,
+    span_bytes: int | None = None,
+    guesses: Guesses | None = None,
+    counts: torch.Tensor | None = None,
 ) -> None:
     """Copy `n_bytes` of n_fetch[0] spans, from byte `first` on, between addresses (int64 [n] each) that the device can read and write.
 
-    Addresses are multiples of 16.
+    Addresses are multiples of 16. What came ahead of spans of `span_bytes`, by `guesses`, is taken from there, and added to `counts`
+    int64 [2] with the part that begins them.
     """
     assert n_bytes % SPAN_ALIGNMENT == 0
     assert first % SPAN_ALIGNMENT == 0
-    fetch_kernel[(launch.n_programs,)](
+    fetch_kernel[(launch.n_programs + (launch.n_copiers if guesses else 0),)](
         source,
         target,
         n_fetch,
-        first,
+        first // 8,
         n_bytes // 8,
+        (span_bytes or n_bytes) // 8,
         source if times is None else times,
+        guesses.source if guesses else source,
+        guesses.area if guesses else source,
+        guesses.done if guesses else n_fetch,
+        source if counts is None else counts,
         repeat,
         BLOCK=launch.block_words,
         TIMED=times is not None,
+        ON_BUS=launch.n_programs,
+        N_GUESSES=len(guesses.source) if guesses else 0,
+        N_DONE=len(guesses.done) if guesses else 1,
         num_warps=launch.num_warps,
     )
 
 
 def compile_cases() -> list[CompileCase]:
     """List what tests compile ahead of time."""
+    types = dict.fromkeys(("source", "target", "times", "guesses", "areas", "counts"), "*i64")
+    types |= {"n_fetch": "*i32", "done": "*i32"} | dict.fromkeys(("first", "n_words", "span_words", "repeat"), "i32")
     return [
         CompileCase(
-            name="fetch",
+            name=f"fetch{'-with-guesses' * (n_guesses > 0)}",
             kernel=fetch_kernel,
-            types={
-                "source": "*i64",
-                "target": "*i64",
-                "n_fetch": "*i32",
-                "first": "i32",
-                "n_words": "i32",
-                "times": "*i64",
-                "repeat": "i32",
+            types=types,
+            constants={
+                "BLOCK": FETCH_LAUNCH.block_words,
+                "TIMED": False,
+                "ON_BUS": FETCH_LAUNCH.n_programs,
+                "N_GUESSES": n_guesses,
+                "N_DONE": PREFETCH_LAUNCH.n_programs,
             },
-            constants={"BLOCK": FETCH_LAUNCH.block_words, "TIMED": False},
             num_warps=FETCH_LAUNCH.num_warps,
-            divisible=("first", "n_words"),
+            divisible=("first", "n_words", "span_words"),
         )
+        for n_guesses in (0, N_GUESSES)
     ]

@@ -18,6 +18,7 @@ from hotset.kernels import product, rows
 from hotset.kernels.aot import CompileCase
 from hotset.kernels.clock import close_fetch
 from hotset.kernels.counts import next_power_of_2
+from hotset.kernels.prefetch import MISSED
 
 if TYPE_CHECKING:
     import torch
@@ -29,6 +30,7 @@ NO_VICTIM = tl.constexpr(2**63 - 1)
 PADDING, REAL = tl.constexpr(rows.PADDING), tl.constexpr(rows.REAL)
 RECENT, LONGER, LAST = tl.constexpr(product.RECENT), tl.constexpr(product.LONGER), tl.constexpr(product.LAST)
 N_FADES = tl.constexpr(len(product.HALF_LIVES))
+MISS = tl.constexpr(MISSED)
 KEPT, FLOOR = tl.constexpr(product.KEPT), tl.constexpr(product.FLOOR)
 
 
@@ -53,6 +55,8 @@ def lookup_kernel(
     n_fetch: tl.tensor,  # int32 [1]
     ring: tl.tensor,  # int16 [ring_steps, layers, max_picks], page-locked
     times: tl.tensor,  # int64 [layers, 3], see clock.py
+    calls: tl.tensor,  # int32 [layers], lookups begun
+    picked_out: tl.tensor,  # int32 [layers, max_picks], the picks, those that are missed with MISSED; -1 in padded rows
     layer: tl.tensor,
     n_layers: tl.tensor,
     max_picks: tl.tensor,
@@ -66,6 +70,7 @@ def lookup_kernel(
     RING_PAD: tl.constexpr,
     TIMED: tl.constexpr,
 ) -> None:
+    tl.atomic_add(calls + layer, 1)  # at once: what is brought ahead of this layer's picks stops
     close_fetch(times + layer * 3, TIMED)
     row = table + layer * WIDTH
     bank = tl.load(row)
@@ -157,6 +162,7 @@ def lookup_kernel(
     tl.store(fetch_source + order, bank + pick * span, mask=missing)
     tl.store(fetch_target + order, target, mask=missing)
     tl.store(n_fetch, n_missing)
+    tl.store(picked_out + layer * max_picks + j, tl.where(real, tl.where(slot < 0, pick | MISS, pick), -1), mask=j < N)
     c = tl.arange(0, 4)
     rest = tl.where(c == 2, n_missing - n_placed, (n_real > 0).to(tl.int32))
     count += tl.where(c == 0, n_hits, tl.where(c == 1, n_missing, rest))
@@ -185,6 +191,8 @@ class LookupBuffers:
     n_fetch: torch.Tensor
     ring: torch.Tensor
     times: torch.Tensor
+    calls: torch.Tensor
+    picked: torch.Tensor
     timed: bool
 
 
@@ -213,6 +221,8 @@ def lookup(buffers: LookupBuffers, policy: str, layer: int, picks: torch.Tensor,
         buffers.n_fetch,
         buffers.ring,
         buffers.times,
+        buffers.calls,
+        buffers.picked,
         layer,
         n_layers,
         max_picks,
@@ -238,7 +248,9 @@ def _warps(n_padded: int, n_experts_padded: int) -> int:
 def compile_cases() -> list[CompileCase]:
     """List what tests compile ahead of time: every policy, few and many picks and experts, with and without a ring."""
     tensors = dict.fromkeys(("table", "counters", "times", "address", "fetch_source", "fetch_target"), "*i64")
-    tensors |= dict.fromkeys(("picks", "row_mask", "step", "scores", "slot_of", "n_fetch"), "*i32")
+    tensors |= dict.fromkeys(
+        ("picks", "row_mask", "step", "scores", "slot_of", "n_fetch", "calls", "picked_out"), "*i32"
+    )
     tensors |= {"decay": "*fp32", "ring": "*i16"}
     numbers = dict.fromkeys(("layer", "n_layers", "max_picks", "ring_steps"), "i32")
     shapes = [

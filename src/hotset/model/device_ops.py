@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -21,14 +20,16 @@ from hotset.kernels.router import route
 from hotset.kernels.rows import Rows
 from hotset.model import device_mixers
 from hotset.model.batch import MAX_ROWS
+from hotset.model.streams import Mark, SideStream
 from hotset.quant.layout import SPAN_ALIGNMENT, SpanLayout, align
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from hotset.experts.cache import ExpertCache
     from hotset.model.config import ModelConfig
     from hotset.model.device_kv import DeviceKV
+    from hotset.model.lookahead import NextRouter
     from hotset.model.weights import DenseWeights, ExpertWeights, Layer, NormWeights
 
 # What `linear` returns stays until so many later calls: q, k, v and a gate are needed together.
@@ -92,18 +93,25 @@ class Scratch:
 class DeviceOps:
     """See transformer.Ops. Nothing waits for the device, and after the first step nothing is allocated."""
 
-    def __init__(self, config: ModelConfig, cache: ExpertCache, kv: DeviceKV, scratch: Scratch) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        cache: ExpertCache,
+        kv: DeviceKV,
+        scratch: Scratch,
+        next_routers: Mapping[int, NextRouter] = MappingProxyType({}),
+    ) -> None:
         assert config.d_model % 16 == 0
         self.config = config
         self.cache = cache
         self.kv = kv
         self.scratch = scratch
         self.routing: Routing | None = None
+        self._next_routers = next_routers
         self._turn = self._sum = 0
-        on_gpu = scratch.device.type == "cuda"
-        # Hits are computed while misses arrive.
-        self._side = torch.cuda.Stream() if on_gpu else None  # type: ignore[no-untyped-call]
-        self._head_arrived = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
+        # Hits are computed while misses arrive, and the next layer's router is asked meanwhile.
+        self._fetching, self._asking = SideStream(scratch.device), SideStream(scratch.device)
+        self._head_arrived, self._arrived, self._asked = (Mark(scratch.device) for _ in range(3))
 
     def embed(self, matrix: DeviceMatrix, batch: DeviceBatch) -> torch.Tensor:
         self._turn = self._sum = 0
@@ -221,42 +229,54 @@ class DeviceOps:
     ) -> torch.Tensor:
         chosen, weights = picks
         cache, span, n = self.cache, experts.span, chosen.numel()
+        likely = self._ask_ahead(x, experts.index, n)
         cache.lookup(experts.index, chosen, batch.rows.row_mask)
         buffers = self.scratch.experts(span, MAX_ROWS * self.config.n_picks)
         hidden, z = buffers.hidden.rows(n), buffers.z[:n]
         extras = extras_of(experts, chosen.view(-1), weights.view(-1))
 
         hits, misses = cache.hit_address[:n], cache.miss_address[:n]
-        head = head_bytes(span)
-        with self._beside():
-            cache.fetch(experts.index, 0, head)
-            if self._head_arrived:
-                self._head_arrived.record()
-            if head < span.n_bytes:
-                cache.fetch(experts.index, head)
+        self._fetch(experts, likely)
         gate_up(a, hits, span, hidden, extras=extras)
         down(hidden, hits, span, z, extras=extras)
-        if self._head_arrived:
-            self._head_arrived.wait()
+        self._head_arrived.wait()
         gate_up(a, misses, span, hidden, extras=extras)
-        self._join()
+        self._arrived.wait()
         down(hidden, misses, span, z, extras=extras)
+        if likely is not None:
+            self._asked.wait()  # x has been read
         combine(z, None if experts.rule.weights_on_input else weights.view(-1), cache.address[:n], x)
         return x
 
-    @contextmanager
-    def _beside(self) -> Iterator[None]:
-        """What is launched inside runs beside what follows, up to `_join`."""
-        if self._side is None:
-            yield
-            return
-        self._side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._side):
-            yield
+    def _fetch(self, experts: ExpertWeights, likely: torch.Tensor | None) -> None:
+        """Beside what follows: bring the layer's misses, then what the next layer is likely to miss."""
+        cache, layer, head = self.cache, experts.index, head_bytes(experts.span)
+        with self._fetching.fork():
+            cache.fetch(layer, 0, head)
+            self._head_arrived.set()
+            if head < experts.span.n_bytes:
+                cache.fetch(layer, head)
+            self._arrived.set()
+            if likely is not None:
+                self._asked.wait()
+            cache.prefetch(layer, likely)
 
-    def _join(self) -> None:
-        if self._side is not None:
-            torch.cuda.current_stream().wait_stream(self._side)
+    def _ask_ahead(self, x: torch.Tensor, layer: int, n_picks: int) -> torch.Tensor | None:
+        """Beside what follows: what the next layer's router makes of rows x, int32 [m, k]; None where nothing would come of it."""
+        following = self._next_routers.get(layer)
+        if following is None or self.routing is not None or not self.cache.prefetches(layer + 1, n_picks):
+            return None
+        m, k, experts = len(x), self.config.n_picks, following.experts
+        # Two in turn, for the last ones may still be read.
+        picks = self.scratch.floats(f"likely picks {layer % 2}", m, k, torch.int32)
+        with self._asking.fork():
+            a = self._norm(x, following.norm, self.scratch.activation("likely input", m, len(following.norm.weight)))
+            logits = self.scratch.floats("likely logits", m, experts.router.layout.padded_rows)
+            matvec(a, experts.router, logits)
+            weights = self.scratch.floats("likely pick weights", m, k)
+            route(logits, experts.rule.router, experts.selection_bias, picks, weights)
+            self._asked.set()
+        return picks
 
     def wanted(self, x: torch.Tensor, batch: DeviceBatch) -> torch.Tensor:
         if batch.wanted is None:
@@ -272,6 +292,7 @@ class DeviceOps:
             out.mul_(self.config.logit_scale)
         if cap := self.config.logit_softcap:
             out.div_(cap).tanh_().mul_(cap)
+        self._fetching.join()
         return out
 
 

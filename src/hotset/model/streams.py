@@ -1,0 +1,47 @@
+"""Work of the device that runs beside other work: in a captured step, branches of the graph. On the CPU everything runs in its order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+class SideStream:
+    """A stream of its own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def fork(self) -> Iterator[None]:
+        """What is launched inside runs after all that was launched before, and beside what follows up to `join` or a mark set inside."""
+        if self._stream is None:
+            yield
+            return
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def join(self) -> None:
+        """What follows runs after all that was launched in `fork`."""
+        if self._stream is not None:
+            torch.cuda.current_stream().wait_stream(self._stream)
+
+
+class Mark:
+    """A place in a stream that another can wait for."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._event = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def set(self) -> None:
+        """Mark what was launched so far in the current stream."""
+        if self._event is not None:
+            self._event.record()
+
+    def wait(self) -> None:
+        """What follows in the current stream runs after what was marked last."""
+        if self._event is not None:
+            self._event.wait()
