@@ -13,6 +13,7 @@ class SideStream:
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._forked = False
 
     @contextmanager
     def fork(self) -> Iterator[None]:
@@ -20,13 +21,16 @@ class SideStream:
         if self._stream is None:
             yield
             return
+        self._forked = True
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             yield
 
     def join(self) -> None:
         """What follows runs after all that was launched in `fork`."""
-        if self._stream is not None:
+        # A step that is being captured may not wait for a stream that it never forked: models without experts.
+        if self._stream is not None and self._forked:
+            self._forked = False
             torch.cuda.current_stream().wait_stream(self._stream)
 
 
