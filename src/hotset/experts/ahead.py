@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from hotset.experts.streams import Mark
 from hotset.experts.waves import untouched
 from hotset.kernels.chunk_cut import APART
 from hotset.kernels.counts import cdiv
@@ -49,11 +50,7 @@ class Ahead:
         self.address, self._lists, self._counts = (
             torch.from_numpy(table).to(staging.device) for table in (address, lists, counts)
         )
-        on_gpu = staging.stream is not None
-        self._filled, self._free = (
-            [torch.cuda.Event() if on_gpu else None for _ in staging.buffers]  # type: ignore[no-untyped-call]
-            for _ in range(2)
-        )
+        self._filled, self._free = ([Mark(staging.device) for _ in staging.buffers] for _ in range(2))
 
     def bring(self, layer: int) -> None:
         """Start the copies of a layer, behind those that were started before."""
@@ -66,10 +63,10 @@ class Ahead:
 
     def await_arrival(self, layer: int) -> None:
         """What is launched from here on finds the layer's experts."""
-        if self.n_experts[layer] and (filled := self._filled[layer % len(self._filled)]):
-            filled.wait()
+        if self.n_experts[layer]:
+            self._filled[layer % len(self._filled)].wait()
 
     def release(self, layer: int) -> None:
         """What was launched so far was the last to need them."""
-        if self.n_experts[layer] and (free := self._free[layer % len(self._free)]):
-            free.record()
+        if self.n_experts[layer]:
+            self._free[layer % len(self._free)].set()

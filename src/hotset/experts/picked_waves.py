@@ -87,11 +87,9 @@ class PickedWaves:
             self._ahead.release(layer)
             return
         buffer = (self._turn + missing) % N_BUFFERS
-        if filled := self._staging.filled[buffer]:
-            filled.wait()
+        self._staging.filled[buffer].wait()
         yield
-        if free := self._staging.free[buffer]:
-            free.record()
+        self._staging.free[buffer].set()
         self._used += 1
         self._start()
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from hotset.experts.streams import Mark
 from hotset.host.copying import spread_copy
 from hotset.kernels.fetch import fetch
 
@@ -83,10 +84,9 @@ class Staging:
         self.max_waves = 1 + -(-n_experts // self.wave_experts)
         size = self.wave_experts * largest
         self.buffers = [torch.empty(size, dtype=torch.uint8, device=device) for _ in range(N_BUFFERS)]
-        on_gpu = self.device.type == "cuda"
-        self.stream = torch.cuda.Stream() if on_gpu else None  # type: ignore[no-untyped-call]
-        self.filled = [torch.cuda.Event() if on_gpu else None for _ in self.buffers]  # type: ignore[no-untyped-call]
-        self.free = [torch.cuda.Event() if on_gpu else None for _ in self.buffers]  # type: ignore[no-untyped-call]
+        self.stream = torch.cuda.Stream() if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self.filled = [Mark(self.device) for _ in self.buffers]
+        self.free = [Mark(self.device) for _ in self.buffers]
 
     @property
     def n_bytes(self) -> int:
@@ -96,17 +96,14 @@ class Staging:
         self,
         lists: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
         span_bytes: int,
-        free: torch.cuda.Event | None,
-        filled: torch.cuda.Event | None,
+        free: Mark,
+        filled: Mark,
     ) -> None:
         """Fetch spans of a list (source, target, count: see kernels/fetch.py) on the stream: not before `free`, and `filled` says when they are there."""
-        if self.stream is None or free is None or filled is None:
-            fetch(*lists, span_bytes)
-            return
-        self.stream.wait_event(free)
         with torch.cuda.stream(self.stream):
+            free.wait()
             fetch(*lists, span_bytes)
-            filled.record()
+            filled.set()
 
 
 def untouched(n_rows: int, n_experts: int, n_picks: int) -> float:
@@ -179,11 +176,9 @@ class ExpertWaves:
             yield
             return
         buffer = self._copies[copy].buffer
-        if filled := self._staging.filled[buffer]:
-            filled.wait()
+        self._staging.filled[buffer].wait()
         yield
-        if free := self._staging.free[buffer]:
-            free.record()
+        self._staging.free[buffer].set()
         self._used += 1
         self._start_copies()
 
@@ -240,19 +235,13 @@ class ExpertWaves:
 
     def _copy(self, copy: Copy, *, again: bool) -> None:
         staging, span = self._staging, self._span_bytes[copy.layer]
-        if staging.stream is None:
-            self._copy_runs(copy, span)
-            return
-        free, filled = staging.free[copy.buffer], staging.filled[copy.buffer]
-        assert free is not None
-        assert filled is not None
-        if again:
-            staging.stream.wait_event(free)
-        elif self._started == 0:
+        if staging.stream is not None and self._started == 0:
             staging.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(staging.stream):
+            if again:
+                staging.free[copy.buffer].wait()
             self._copy_runs(copy, span)
-            filled.record()
+            staging.filled[copy.buffer].set()
 
     def _copy_runs(self, copy: Copy, span: int) -> None:
         """Neighbours in the bank go in one copy."""

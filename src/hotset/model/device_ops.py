@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from hotset.experts.streams import Mark, SideStream
 from hotset.kernels.activation import Activation, quantise
 from hotset.kernels.embed import embed
 from hotset.kernels.experts import ExpertBuffers, ExpertExtras, combine, down, gate_up
@@ -20,7 +21,6 @@ from hotset.kernels.router import route
 from hotset.kernels.rows import Rows
 from hotset.model import device_mixers
 from hotset.model.batch import MAX_ROWS
-from hotset.model.streams import Mark, SideStream
 from hotset.quant.layout import SPAN_ALIGNMENT, SpanLayout, align
 
 if TYPE_CHECKING:
