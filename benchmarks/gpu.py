@@ -184,7 +184,7 @@ class Bench:
         return CacheSize.parse(size).n_slots(shape.span_bytes, shape.n_experts)
 
     def runner(
-        self, size: str, policy: str = "lrfu:16", bus: int = 1, *, prefetch: bool = True, **options: Any
+        self, size: str, policy: str = "lrfu:16", bus: int = 1, *, prefetch: bool = False, **options: Any
     ) -> DeviceRunner:
         """A runner with a cache of its own; one that holds every expert starts full."""
         n_slots = self.n_slots(size)

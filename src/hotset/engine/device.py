@@ -106,6 +106,7 @@ class DeviceRunner:
         self.model = model
         self._kv_types: dict[Mode, KVTypes] = {"fast": kv_types, "reference": FLOAT32}
         self.n_ctx = n_ctx
+        self._next_routers = next_routers(model.weights)
         self._buffers = buffers or RunnerBuffers.empty(model, chunk_rows)
         self._use_graphs = use_graphs
         self._trace: torch.Tensor | None = None
@@ -143,7 +144,7 @@ class DeviceRunner:
     def ops(self, kv: DeviceKV, mode: Mode) -> DeviceOps:
         """The ops over given keys and values."""
         model = self.model
-        return DeviceOps(model.config, model.cache, kv, self._buffers.scratch[mode], next_routers(model.weights))
+        return DeviceOps(model.config, model.cache, kv, self._buffers.scratch[mode], self._next_routers)
 
     def forward(self, ops: DeviceOps, batch: DeviceBatch) -> torch.Tensor:
         """Logits float32 [n_wanted, n_vocab] of a batch, on the device."""

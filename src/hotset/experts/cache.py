@@ -12,13 +12,13 @@ import torch
 from hotset.experts.expert_map import ExpertMap, heat
 from hotset.experts.host_cache import unroll_ring
 from hotset.experts.layer_state import LayerState, check_seed
+from hotset.experts.prefetcher import Prefetcher
 from hotset.experts.slots import equal_share
 from hotset.experts.stats import CacheStats, cache_stats
 from hotset.kernels.clock import NEVER, TIME_COLUMNS
 from hotset.kernels.counts import next_power_of_2
 from hotset.kernels.fetch import fetch
 from hotset.kernels.lookup import TABLE_COLUMNS, LookupBuffers, lookup
-from hotset.kernels.prefetch import N_FORECASTS, N_GUESSES, PREFETCH_LAUNCH, Guesses, guess, learn, prefetch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,8 +61,9 @@ class ExpertCache:
         self._overflow = self._area(shape.overflow_bytes) if overflow is None else overflow
         self.bank_base = tuple(bank_base)
         self.bus_factor = bus_factor
-        self._buffers = self._allocate(ring_steps)
-        self._guesses = self._allocate_guesses() if prefetch and shape.n_layers > 1 else None
+        prefetch = prefetch and shape.n_layers > 1
+        self._buffers = self._allocate(ring_steps, prefetch=prefetch)
+        self._prefetcher = Prefetcher(shape, self._buffers) if prefetch else None
         self.relay = relay
         self._n_picks = 0
         self.resize(shape.n_slots)
@@ -84,7 +85,7 @@ class ExpertCache:
             bus_factor=bus_factor,
             overflow=self._overflow,
             relay=self.relay,
-            prefetch=self._guesses is not None if prefetch is None else prefetch,
+            prefetch=self._prefetcher is not None if prefetch is None else prefetch,
         )
 
     def _area(self, n_bytes: int) -> torch.Tensor:
@@ -126,7 +127,7 @@ class ExpertCache:
         sizes = [span * slots for span, slots in zip(self.shape.span_bytes, self.shape.n_slots, strict=True)]
         return [self._pool.data_ptr() + before for before in accumulate(sizes, initial=0)][:-1]
 
-    def _allocate(self, ring_steps: int) -> LookupBuffers:
+    def _allocate(self, ring_steps: int, *, prefetch: bool) -> LookupBuffers:
         shape, device = self.shape, self.device
         n_layers, max_picks = shape.n_layers, shape.max_rows * shape.k
         padded = next_power_of_2(max(shape.n_experts, default=1))
@@ -145,26 +146,10 @@ class ExpertCache:
             calls=torch.zeros(n_layers, dtype=torch.int32, device=device),
             picked=torch.full((n_layers, max_picks), -1, dtype=torch.int32, device=device),
             timed=self.device.type == "cuda" and torch.version.cuda is not None,
+            prefetch=prefetch,
             ring=torch.full(
                 (ring_steps, n_layers, max_picks), -1, dtype=torch.int16, pin_memory=self.device.type == "cuda"
             ),
-        )
-
-    def _allocate_guesses(self) -> Guesses:
-        n_layers, padded = self._buffers.slot_of.shape
-
-        def zeros(*size: int, dtype: torch.dtype) -> torch.Tensor:
-            return torch.zeros(*size, dtype=dtype, device=self.device)
-
-        return Guesses(
-            odds=zeros(n_layers, padded, padded, dtype=torch.float32),
-            right=zeros(n_layers, N_FORECASTS, dtype=torch.float32),
-            guessed=zeros(n_layers, N_FORECASTS, dtype=torch.int32).fill_(-1),
-            source=zeros(N_GUESSES, dtype=torch.int64),
-            area=zeros(N_GUESSES, dtype=torch.int64),
-            calls=zeros(1, dtype=torch.int32),
-            done=zeros(PREFETCH_LAUNCH.n_programs, dtype=torch.int32),
-            counts=zeros(n_layers, 2, dtype=torch.int64),
         )
 
     @property
@@ -212,7 +197,8 @@ class ExpertCache:
     def _fetch(
         self, layer: int, source: torch.Tensor, target: torch.Tensor, count: torch.Tensor, first: int, n_bytes: int
     ) -> None:
-        guesses = self._guesses if self.prefetches(layer, self._n_picks) else None
+        ahead = self._prefetcher
+        guesses = ahead.guesses if ahead and self.prefetches(layer, self._n_picks) else None
         fetch(
             source,
             target,
@@ -228,29 +214,20 @@ class ExpertCache:
 
     def prefetches(self, layer: int, n_picks: int) -> bool:
         """Whether experts of `layer` come ahead of its picks in steps of so many picks a layer."""
-        if not 0 < layer < self.shape.n_layers or self._n_guesses(n_picks) < 1:
+        if self._prefetcher is None or not 0 < layer < self.shape.n_layers:
             return False
-        return self.relay is None or not self.relay.serves(layer)
-
-    def _n_guesses(self, n_picks: int) -> int:
-        """Guess areas: they lie at the end of the overflow area, where a step's own picks do not reach."""
-        return min(N_GUESSES, self.shape.max_rows * self.shape.k - n_picks) if self._guesses else 0
+        return self._prefetcher.n_guesses(n_picks) > 0 and not (self.relay and self.relay.serves(layer))
 
     def prefetch(self, layer: int, likely: torch.Tensor | None = None) -> None:
         """After the fetch of `layer`: bring likely misses of the next one until its lookup begins. After the last: learn from the step.
 
         `likely` int32 [rows, k] is what the next layer's router is likely to pick, best first.
         """
-        state, buffers, n_rows, k = self._guesses, self._buffers, self._n_picks // self.shape.k, self.shape.k
-        if self.prefetches(layer + 1, self._n_picks):
-            assert state is not None
-            guess(
-                state, buffers.picked, likely, buffers.table, buffers.slot_of, buffers.calls, layer + 1,
-                n_rows=n_rows, k=k, n=self._n_guesses(self._n_picks),
-            )  # fmt: skip
-            prefetch(state, buffers.calls, layer + 1, self.shape.span_bytes[layer + 1], repeat=self.bus_factor)
-        elif state is not None and layer + 1 == self.shape.n_layers and self._n_guesses(self._n_picks):
-            learn(state, buffers.picked, n_rows=n_rows, k=k)
+        ahead, n_picks = self._prefetcher, self._n_picks
+        if ahead and self.prefetches(layer + 1, n_picks):
+            ahead.bring(layer + 1, n_picks, likely, self.bus_factor)
+        elif ahead and layer + 1 == self.shape.n_layers and ahead.n_guesses(n_picks):
+            ahead.learn(n_picks)
 
     def seed(self, layer: int, experts: Sequence[int]) -> None:
         """Make exactly these experts of a layer resident, in slots 0, 1, ..., and bring them in."""
@@ -298,8 +275,8 @@ class ExpertCache:
         self._buffers.counters.zero_()
         self._buffers.times.zero_()
         self._buffers.times[:, 0] = NEVER
-        if self._guesses:
-            self._guesses.counts.zero_()
+        if self._prefetcher:
+            self._prefetcher.reset_stats()
 
     def fetch_ms(self) -> float | None:
         """Time that fetches took since the last reset, None where the device has no clock to read; waits for the device."""
@@ -310,10 +287,7 @@ class ExpertCache:
 
     def prefetched(self) -> tuple[int, int] | None:
         """Bytes that came ahead of their layer's picks, and those of them that were needed; None where nothing does. Waits for the device."""
-        if self._guesses is None:
-            return None
-        came, needed = self._guesses.counts.sum(0).tolist()
-        return came, needed
+        return self._prefetcher.n_bytes() if self._prefetcher else None
 
     def stats(self) -> CacheStats:
         """Copy the counts to the host, which waits for the device."""

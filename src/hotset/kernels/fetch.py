@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 
 from hotset.kernels.aot import CompileCase
 from hotset.kernels.clock import note_fetch, now
-from hotset.kernels.prefetch import N_GUESSES, PREFETCH_LAUNCH, words_ahead
+from hotset.kernels.guess import N_GUESSES
+from hotset.kernels.prefetch import PREFETCH_LAUNCH, words_ahead
 from hotset.quant.layout import SPAN_ALIGNMENT
 from hotset.quant.triton import jit, tl
 
 if TYPE_CHECKING:
     import torch
 
-    from hotset.kernels.prefetch import Guesses
+    from hotset.kernels.guess import Guesses
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def fetch_kernel(  # noqa: C901 - two roles of one launch
     n_words: tl.tensor,  # words of the part
     span_words: tl.tensor,  # words of a span
     times: tl.tensor,  # int64 [3], see clock.py; any pointer where not TIMED
-    guesses: tl.tensor,  # see prefetch.Guesses; any pointers where not N_GUESSES
+    guesses: tl.tensor,  # see guess.Guesses; any pointers where not N_GUESSES
     areas: tl.tensor,
     done: tl.tensor,
     counts: tl.tensor,

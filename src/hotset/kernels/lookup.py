@@ -18,7 +18,7 @@ from hotset.kernels import product, rows
 from hotset.kernels.aot import CompileCase
 from hotset.kernels.clock import close_fetch
 from hotset.kernels.counts import next_power_of_2
-from hotset.kernels.prefetch import MISSED
+from hotset.kernels.guess import MISSED, note_call, note_picks
 
 if TYPE_CHECKING:
     import torch
@@ -55,8 +55,8 @@ def lookup_kernel(
     n_fetch: tl.tensor,  # int32 [1]
     ring: tl.tensor,  # int16 [ring_steps, layers, max_picks], page-locked
     times: tl.tensor,  # int64 [layers, 3], see clock.py
-    calls: tl.tensor,  # int32 [layers], lookups begun
-    picked_out: tl.tensor,  # int32 [layers, max_picks], the picks, those that are missed with MISSED; -1 in padded rows
+    calls: tl.tensor,  # int32 [layers], lookups begun, see guess.note_call
+    picked_out: tl.tensor,  # int32 [layers, max_picks], see guess.note_picks
     layer: tl.tensor,
     n_layers: tl.tensor,
     max_picks: tl.tensor,
@@ -69,8 +69,9 @@ def lookup_kernel(
     N_SCORES: tl.constexpr,
     RING_PAD: tl.constexpr,
     TIMED: tl.constexpr,
+    PREFETCH: tl.constexpr,  # whether anything reads `calls` and `picked_out`
 ) -> None:
-    tl.atomic_add(calls + layer, 1)  # at once: what is brought ahead of this layer's picks stops
+    note_call(calls + layer, PREFETCH)
     close_fetch(times + layer * 3, TIMED)
     row = table + layer * WIDTH
     bank = tl.load(row)
@@ -162,7 +163,7 @@ def lookup_kernel(
     tl.store(fetch_source + order, bank + pick * span, mask=missing)
     tl.store(fetch_target + order, target, mask=missing)
     tl.store(n_fetch, n_missing)
-    tl.store(picked_out + layer * max_picks + j, tl.where(real, tl.where(slot < 0, pick | MISS, pick), -1), mask=j < N)
+    note_picks(picked_out + layer * max_picks, pick, real, slot < 0, N, N_PAD, PREFETCH, MISS)
     c = tl.arange(0, 4)
     rest = tl.where(c == 2, n_missing - n_placed, (n_real > 0).to(tl.int32))
     count += tl.where(c == 0, n_hits, tl.where(c == 1, n_missing, rest))
@@ -194,6 +195,7 @@ class LookupBuffers:
     calls: torch.Tensor
     picked: torch.Tensor
     timed: bool
+    prefetch: bool
 
 
 def lookup(buffers: LookupBuffers, policy: str, layer: int, picks: torch.Tensor, row_mask: torch.Tensor) -> None:
@@ -235,6 +237,7 @@ def lookup(buffers: LookupBuffers, policy: str, layer: int, picks: torch.Tensor,
         N_SCORES=n_scores,
         RING_PAD=next_power_of_2(max_picks) if ring_steps else 0,
         TIMED=buffers.timed,
+        PREFETCH=buffers.prefetch,
         num_warps=_warps(n_padded, n_experts_padded),
         enable_fp_fusion=False,  # the reference multiplies, rounds, then adds
     )
@@ -275,6 +278,7 @@ def compile_cases() -> list[CompileCase]:
                 "N_SCORES": product.N_SCORES if policy == "product" else 1,
                 "RING_PAD": ring,
                 "TIMED": False,
+                "PREFETCH": policy == "lrfu",
             },
             num_warps=_warps(next_power_of_2(rows * k), padded),
         )

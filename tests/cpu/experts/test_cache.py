@@ -11,6 +11,7 @@ from hotset.experts.heat import first_scores
 from hotset.experts.host_cache import HostCache
 from hotset.experts.policy import Policy
 from hotset.experts.slots import CacheShape
+from hotset.kernels.guess import MISSED
 
 SHAPE = CacheShape((512, 256), (12, 9), (4, 5), k=3, max_rows=2)
 
@@ -127,3 +128,27 @@ def test_reset_stats_keeps_residency_and_reset_forgets_it():
     assert len(cache.recorded_picks()) == 0
     cache.lookup(0, picks, mask)
     assert (cache.stats().hits, cache.stats().misses) == ((0, 0), (3, 0))
+
+
+def test_experts_that_come_ahead_are_counted_and_change_nothing():
+    bank = make_bank()
+    plain, ahead = make_cache(bank), make_cache(bank, prefetch=True)
+    steps = zip(play(plain, 40), play(ahead, 40), strict=True)
+    for (layer, picks, mask), _ in steps:
+        assert torch.equal(plain._buffers.slot_of, ahead._buffers.slot_of)
+        asked = np.where(mask[:, None] != 0, picks, -1).reshape(-1)
+        noted = ahead._buffers.picked[layer, : asked.size].numpy()
+        assert np.array_equal(np.where(noted < 0, -1, noted & 0xFFFF), asked)
+        missed = ahead._buffers.address[2, : asked.size].numpy() != 0
+        assert np.array_equal((noted >= 0) & (noted & MISSED != 0), missed)
+        for pick, address in zip(
+            picks[mask != 0].reshape(-1), ahead.address[: asked.size][asked >= 0].tolist(), strict=True
+        ):
+            assert np.all(bytes_at(address, SHAPE.span_bytes[layer]) == layer * 100 + pick)
+        ahead.prefetch(layer)
+    assert plain.stats() == ahead.stats()
+    came, needed = ahead.prefetched()
+    assert came >= needed > 0
+    assert plain.prefetched() is None
+    ahead.reset_stats()
+    assert ahead.prefetched() == (0, 0)

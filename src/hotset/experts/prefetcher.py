@@ -1,0 +1,52 @@
+"""Experts that come before their router has decided: what is known of the steps so far, and where guesses lie."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hotset.kernels.guess import N_GUESSES, Guesses, guess, learn
+from hotset.kernels.prefetch import PREFETCH_LAUNCH, prefetch
+
+if TYPE_CHECKING:
+    import torch
+
+    from hotset.experts.slots import CacheShape
+    from hotset.kernels.lookup import LookupBuffers
+
+
+class Prefetcher:
+    """Brings likely misses of the layer to come beside what a lookup's `buffers` decide. Guesses lie at the end of the overflow area, where a step's own
+    picks do not reach: a step of all rows has no room for them.
+    """
+
+    def __init__(self, shape: CacheShape, buffers: LookupBuffers) -> None:
+        n_layers, padded = buffers.slot_of.shape
+        self.guesses = Guesses.empty(n_layers, padded, PREFETCH_LAUNCH.n_programs, buffers.slot_of.device)
+        self._shape = shape
+        self._buffers = buffers
+
+    def n_guesses(self, n_picks: int) -> int:
+        """How many guesses a step of so many picks a layer has room for."""
+        return max(0, min(N_GUESSES, self._shape.max_rows * self._shape.k - n_picks))
+
+    def bring(self, layer: int, n_picks: int, likely: torch.Tensor | None, repeat: int) -> None:
+        """Guess what `layer` will miss, after the lookup of the one before it, and copy that until the layer's own lookup begins."""
+        buffers, k = self._buffers, self._shape.k
+        guess(
+            self.guesses, buffers.picked, likely, buffers.table, buffers.slot_of, buffers.calls, layer,
+            n_rows=n_picks // k, k=k, n=self.n_guesses(n_picks),
+        )  # fmt: skip
+        prefetch(self.guesses, buffers.calls, layer, self._shape.span_bytes[layer], repeat=repeat)
+
+    def learn(self, n_picks: int) -> None:
+        """After a step's last lookup: remember what its rows picked."""
+        learn(self.guesses, self._buffers.picked, n_rows=n_picks // self._shape.k, k=self._shape.k)
+
+    def reset_stats(self) -> None:
+        """Count from zero again."""
+        self.guesses.counts.zero_()
+
+    def n_bytes(self) -> tuple[int, int]:
+        """Bytes that came ahead of their layer's picks, and those of them that were needed; waits for the device."""
+        came, needed = self.guesses.counts.sum(0).tolist()
+        return came, needed

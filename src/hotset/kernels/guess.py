@@ -1,0 +1,283 @@
+"""Which experts a layer is likely to miss, before its router has decided.
+
+Two forecasts are kept, and in each layer the one counts that was right more often of late:
+
+    odds[l, p, e]   how often a token whose layer l - 1 picked expert p picked expert e in layer l, recent tokens counting more
+    likely          what the next layer's router makes of this layer's input, for a layer adds little to it (the idea of Eliseev and
+                    Mazur, "Fast Inference of Mixture-of-Experts Language Models with Offloading", 2023)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hotset.kernels.aot import CompileCase
+from hotset.kernels.counts import next_power_of_2
+from hotset.quant.triton import jit, tl
+
+if TYPE_CHECKING:
+    import torch
+
+# Guess areas: the bus rarely has the time for more between two layers.
+N_GUESSES = 4
+# `picked` of the lookup marks a pick that was missed with this bit.
+MISSED = 1 << 16
+# The two forecasts, as columns of `right` and `guessed`.
+ODDS, ROUTER = range(2)
+N_FORECASTS = 2
+# How much the last token counts for the odds, and for how often a layer's first guess was right.
+ODDS_RATE = 1 / 32
+RIGHT_RATE = 1 / 64
+# Layers whose first guess is right less often bring nothing ahead.
+MIN_RIGHT = 1 / 16
+
+
+@dataclass(frozen=True, eq=False)
+class Guesses:
+    """What was guessed for the layer to come, and what is known of all layers."""
+
+    odds: torch.Tensor  # float32 [layers, E_PAD, E_PAD]
+    right: (
+        torch.Tensor
+    )  # float32 [layers, 2], how often a forecast's first guess was right, recent tokens counting more
+    guessed: torch.Tensor  # int32 [layers, 2], each forecast's first guess, -1 for none
+    source: torch.Tensor  # int64 [N_GUESSES], addresses in the bank; 0 for none
+    area: torch.Tensor  # int64 [N_GUESSES], addresses of the guess areas
+    calls: torch.Tensor  # int32 [1], lookups of the layer so far
+    done: torch.Tensor  # int32 [programs], blocks that each program of the copy brought
+    counts: torch.Tensor  # int64 [layers, 2], bytes that came ahead, and those of them that were needed
+
+    @classmethod
+    def empty(cls, n_layers: int, padded: int, n_programs: int, device: torch.device | str) -> Guesses:
+        """Nothing guessed and nothing known yet, of layers with up to `padded` experts, a power of two, for a copy of so many programs."""
+        import torch  # the kernels' module loads without it
+
+        def zeros(*size: int, dtype: torch.dtype) -> torch.Tensor:
+            return torch.zeros(*size, dtype=dtype, device=device)
+
+        return cls(
+            odds=zeros(n_layers, padded, padded, dtype=torch.float32),
+            right=zeros(n_layers, N_FORECASTS, dtype=torch.float32),
+            guessed=zeros(n_layers, N_FORECASTS, dtype=torch.int32).fill_(-1),
+            source=zeros(N_GUESSES, dtype=torch.int64),
+            area=zeros(N_GUESSES, dtype=torch.int64),
+            calls=zeros(1, dtype=torch.int32),
+            done=zeros(n_programs, dtype=torch.int32),
+            counts=zeros(n_layers, 2, dtype=torch.int64),
+        )
+
+
+@jit
+def note_call(calls: tl.tensor, PREFETCH: tl.constexpr) -> None:
+    """Say that the lookup of a layer begins: what is brought ahead of its picks stops."""
+    if PREFETCH:
+        tl.atomic_add(calls, 1)
+
+
+@jit
+def note_picks(
+    picked: tl.tensor,  # int32 [N]
+    pick: tl.tensor,
+    real: tl.tensor,
+    missed: tl.tensor,
+    N: tl.constexpr,
+    N_PAD: tl.constexpr,
+    PREFETCH: tl.constexpr,
+    MISSED: tl.constexpr,
+) -> None:
+    """Keep a lookup's picks [N_PAD], those that were missed with MISSED, -1 where they are not real."""
+    if PREFETCH:
+        j = tl.arange(0, N_PAD)
+        tl.store(picked + j, tl.where(real, tl.where(missed, pick | MISSED, pick), -1), mask=j < N)
+
+
+# Layers count up: specialising would compile variants.
+@jit(do_not_specialize=["layer", "max_picks"])
+def guess_kernel(
+    picked: tl.tensor,  # int32 [layers, max_picks], -1 in padded rows
+    likely: tl.tensor,  # int32 [ROWS, K], best first; any pointer where not LIKELY
+    table: tl.tensor,  # int64 [layers, WIDTH], see lookup.TABLE_COLUMNS
+    slot_of: tl.tensor,  # int32 [layers, E_PAD]
+    calls: tl.tensor,  # int32 [layers]
+    odds: tl.tensor,
+    right: tl.tensor,
+    guessed: tl.tensor,
+    source: tl.tensor,
+    area: tl.tensor,
+    expected: tl.tensor,  # int32 [1]
+    layer: tl.tensor,
+    max_picks: tl.tensor,
+    ROWS: tl.constexpr,
+    K: tl.constexpr,
+    K_PAD: tl.constexpr,
+    E_PAD: tl.constexpr,
+    N: tl.constexpr,  # guesses, at most N_GUESSES
+    N_PAD: tl.constexpr,
+    WIDTH: tl.constexpr,
+    LIKELY: tl.constexpr,
+    MIN: tl.constexpr,
+) -> None:
+    tl.store(expected, tl.load(calls + layer))
+    row = table + layer * WIDTH
+    bank = tl.load(row)
+    overflow = tl.load(row + 2)
+    span = tl.load(row + 3)
+    e = tl.arange(0, E_PAD)
+    k = tl.arange(0, K_PAD)
+    by_odds = tl.zeros([E_PAD], tl.float32)
+    by_router = tl.zeros([E_PAD], tl.float32)
+    for i in range(ROWS):
+        pick = tl.load(picked + (layer - 1) * max_picks + i * K + k, mask=k < K, other=-1)  # [K_PAD]
+        real = pick >= 0
+        line = (layer * E_PAD + (pick & 0xFFFF)).to(tl.int64) * E_PAD
+        by_odds += tl.sum(tl.load(odds + line[:, None] + e[None, :], mask=real[:, None], other=0.0), 0)
+        if LIKELY:
+            expert = tl.where(real, tl.load(likely + i * K + k, mask=k < K, other=-1), -1)
+            by_router += tl.sum(tl.where(expert[:, None] == e[None, :], (K - k)[:, None].to(tl.float32), 0.0), 0)
+    missing = tl.load(slot_of + layer * E_PAD + e) < 0
+    by_odds = tl.where(missing, by_odds, 0.0)
+    by_router = tl.where(missing, by_router, 0.0)
+    tl.store(guessed + layer * 2, tl.where(tl.max(by_odds, 0) > 0, tl.argmax(by_odds, 0), -1))
+    tl.store(guessed + layer * 2 + 1, tl.where(tl.max(by_router, 0) > 0, tl.argmax(by_router, 0), -1))
+    odds_right = tl.load(right + layer * 2)
+    router_right = tl.load(right + layer * 2 + 1)
+    score = tl.where(router_right > odds_right, by_router, by_odds)
+    sure = tl.maximum(router_right, odds_right) >= MIN
+    for g in tl.static_range(N_PAD):
+        best = tl.argmax(score, 0)
+        tl.store(source + g, tl.where((tl.max(score, 0) > 0) & sure & (g < N), bank + best * span, 0))
+        tl.store(area + g, overflow + (max_picks - 1 - g) * span)
+        score = tl.where(e == best, 0.0, score)
+
+
+@jit(do_not_specialize=["max_picks"])
+def learn_kernel(
+    picked: tl.tensor,
+    guessed: tl.tensor,
+    odds: tl.tensor,
+    right: tl.tensor,
+    max_picks: tl.tensor,
+    ROWS: tl.constexpr,
+    K: tl.constexpr,
+    K_PAD: tl.constexpr,
+    E_PAD: tl.constexpr,
+    RATE: tl.constexpr,
+    RIGHT: tl.constexpr,
+    MISSED: tl.constexpr,
+) -> None:
+    layer = tl.program_id(0) + 1
+    e = tl.arange(0, E_PAD)
+    k = tl.arange(0, K_PAD)
+    by_odds = tl.load(guessed + layer * 2)
+    by_router = tl.load(guessed + layer * 2 + 1)
+    odds_hits = 0
+    router_hits = 0
+    real = 0
+    for row in range(ROWS):
+        at = layer * max_picks + row * K + k
+        now = tl.load(picked + at, mask=k < K, other=-1)
+        pick = tl.load(picked + at - max_picks, mask=k < K, other=-1)
+        real += tl.sum((now >= 0).to(tl.int32), 0)
+        odds_hits += tl.sum((now == (by_odds | MISSED)).to(tl.int32), 0)
+        router_hits += tl.sum((now == (by_router | MISSED)).to(tl.int32), 0)
+        used = tl.sum(((now & 0xFFFF)[:, None] == e[None, :]).to(tl.float32), 0)[None, :]
+        line = odds + (layer * E_PAD + (pick & 0xFFFF)).to(tl.int64)[:, None] * E_PAD + e[None, :]
+        ok = (pick >= 0)[:, None]
+        old = tl.load(line, mask=ok, other=0.0)
+        tl.store(line, old + (used - old) * RATE, mask=ok)
+        tl.debug_barrier()  # another row may have picked the same expert
+    for forecast in tl.static_range(2):
+        hits = router_hits if forecast else odds_hits
+        if ((by_router if forecast else by_odds) >= 0) & (real > 0):
+            at = right + layer * 2 + forecast
+            was = tl.load(at)
+            tl.store(at, was + (tl.where(hits > 0, 1.0, 0.0) - was) * RIGHT)
+
+
+def guess(
+    state: Guesses,
+    picked: torch.Tensor,
+    likely: torch.Tensor | None,
+    table: torch.Tensor,
+    slot_of: torch.Tensor,
+    calls: torch.Tensor,
+    layer: int,
+    *,
+    n_rows: int,
+    k: int,
+    n: int,
+    min_right: float = MIN_RIGHT,
+) -> None:
+    """Guess up to `n` experts that `layer` will miss, from what `n_rows` rows picked in the layer before it, and from what its router is likely
+    to pick, where that is known; tensors as in guess_kernel.
+    """
+    assert layer > 0
+    assert 1 <= n <= N_GUESSES
+    guess_kernel[(1,)](
+        picked,
+        picked if likely is None else likely,
+        table,
+        slot_of,
+        calls,
+        state.odds,
+        state.right,
+        state.guessed,
+        state.source,
+        state.area,
+        state.calls,
+        layer,
+        picked.shape[1],
+        ROWS=n_rows,
+        K=k,
+        K_PAD=next_power_of_2(k),
+        E_PAD=slot_of.shape[1],
+        N=n,
+        N_PAD=N_GUESSES,
+        WIDTH=table.shape[1],
+        LIKELY=likely is not None,
+        MIN=min_right,
+        num_warps=4,
+    )
+
+
+def learn(state: Guesses, picked: torch.Tensor, *, n_rows: int, k: int) -> None:
+    """After a step: add what its rows picked to the odds, and whether the first guesses were right."""
+    n_layers, max_picks = picked.shape
+    learn_kernel[(n_layers - 1,)](
+        picked,
+        state.guessed,
+        state.odds,
+        state.right,
+        max_picks,
+        ROWS=n_rows,
+        K=k,
+        K_PAD=next_power_of_2(k),
+        E_PAD=state.odds.shape[1],
+        RATE=ODDS_RATE,
+        RIGHT=RIGHT_RATE,
+        MISSED=MISSED,
+        num_warps=4,
+        enable_fp_fusion=False,
+    )
+
+
+def compile_cases() -> list[CompileCase]:
+    """List what tests compile ahead of time."""
+    types = dict.fromkeys(("picked", "likely", "slot_of", "calls", "guessed", "expected"), "*i32")
+    types |= dict.fromkeys(("table", "source", "area"), "*i64") | {"odds": "*fp32", "right": "*fp32"}
+    types |= dict.fromkeys(("layer", "max_picks"), "i32")
+    sizes = {"ROWS": 2, "K": 6, "K_PAD": 8, "E_PAD": 128}
+    variants: dict[str, tuple[Any, dict[str, Any]]] = {
+        "guess": (guess_kernel, {"N": 3, "N_PAD": N_GUESSES, "WIDTH": 5, "LIKELY": True, "MIN": MIN_RIGHT}),
+        "learn": (learn_kernel, {"RATE": ODDS_RATE, "RIGHT": RIGHT_RATE, "MISSED": MISSED}),
+    }
+    return [
+        CompileCase(
+            name=name,
+            kernel=kernel,
+            types={n: types[n] for n in kernel.arg_names if n in types},
+            constants=sizes | constants,
+        )
+        for name, (kernel, constants) in variants.items()
+    ]
