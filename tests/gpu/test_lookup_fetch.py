@@ -9,6 +9,7 @@ from hotset.experts.layer_state import LayerState
 from hotset.experts.policy import Policy
 from hotset.experts.request import compiled_request
 from hotset.experts.slots import CacheShape
+from hotset.experts.streams import SideStream
 from hotset.experts.trace import Trace
 from hotset.kernels.fetch import fetch
 from hotset.kernels.rows import BEGINS, PADDING, REAL
@@ -144,3 +145,19 @@ def test_spans_arrive_from_page_locked_memory(n, span_bytes):
     expected = torch.full((9, span_bytes), 0xFF, dtype=torch.uint8)
     expected[slots] = bank[:n]
     assert torch.equal(pool.cpu(), expected)
+
+
+def test_a_side_stream_is_never_the_one_it_forks_from():
+    # PyTorch has 32 streams and deals them out in turns.
+    first = SideStream(torch.device("cuda"))
+    second = SideStream(torch.device("cuda"), apart=first)
+    for _ in range(100):
+        current = torch.cuda.Stream()
+        with torch.cuda.stream(current):
+            with first.fork():
+                one = torch.cuda.current_stream()
+            with second.fork():
+                two = torch.cuda.current_stream()
+            first.join()
+            second.join()
+        assert len({current.cuda_stream, one.cuda_stream, two.cuda_stream}) == 3

@@ -9,10 +9,11 @@ import torch
 
 
 class SideStream:
-    """A stream of its own."""
+    """A stream of its own, another than that of `apart` and than the one it forks from."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, apart: SideStream | None = None) -> None:
         self._stream = torch.cuda.Stream() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._apart = apart
         self._forked = False
 
     @contextmanager
@@ -21,8 +22,12 @@ class SideStream:
         if self._stream is None:
             yield
             return
+        current = torch.cuda.current_stream()
+        # PyTorch deals its 32 streams out in turns, to captures as well: now and then this one is in use.
+        while self._stream == current or (self._apart and self._stream == self._apart._stream):
+            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._forked = True
-        self._stream.wait_stream(torch.cuda.current_stream())
+        self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
             yield
 

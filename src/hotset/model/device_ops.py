@@ -110,7 +110,8 @@ class DeviceOps:
         self._next_routers = next_routers
         self._turn = self._sum = 0
         # Hits are computed while misses arrive, and the next layer's router is asked meanwhile.
-        self._fetching, self._asking = SideStream(scratch.device), SideStream(scratch.device)
+        self._fetching = SideStream(scratch.device)
+        self._asking = SideStream(scratch.device, apart=self._fetching)
         self._head_arrived, self._arrived, self._asked = (Mark(scratch.device) for _ in range(3))
 
     def embed(self, matrix: DeviceMatrix, batch: DeviceBatch) -> torch.Tensor:
