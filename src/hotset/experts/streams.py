@@ -12,31 +12,31 @@ class SideStream:
     """A stream of its own, another than that of `apart` and than the one it forks from."""
 
     def __init__(self, device: torch.device, apart: SideStream | None = None) -> None:
-        self._stream = torch.cuda.Stream() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self.stream = torch.cuda.Stream() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._apart = apart
         self._forked = False
 
     @contextmanager
     def fork(self) -> Iterator[None]:
         """What is launched inside runs after all that was launched before, and beside what follows up to `join` or a mark set inside."""
-        if self._stream is None:
+        if self.stream is None:
             yield
             return
         current = torch.cuda.current_stream()
         # PyTorch deals its 32 streams out in turns, to captures as well: now and then this one is in use.
-        while self._stream == current or (self._apart and self._stream == self._apart._stream):
-            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        while self.stream == current or (self._apart and self.stream == self._apart.stream):
+            self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._forked = True
-        self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
             yield
 
     def join(self) -> None:
         """What follows runs after all that was launched in `fork`."""
         # A step that is being captured may not wait for a stream that it never forked: models without experts.
-        if self._stream is not None and self._forked:
+        if self.stream is not None and self._forked:
             self._forked = False
-            torch.cuda.current_stream().wait_stream(self._stream)
+            torch.cuda.current_stream().wait_stream(self.stream)
 
 
 class Mark:
