@@ -208,7 +208,7 @@ class ExpertCache:
             times=self._buffers.times[layer] if self._buffers.timed else None,
             repeat=self.bus_factor,
             span_bytes=self.shape.span_bytes[layer],
-            guesses=guesses,
+            guesses=guesses.of(layer) if guesses else None,
             counts=guesses.counts[layer] if guesses else None,
         )
 
@@ -218,14 +218,19 @@ class ExpertCache:
             return False
         return self._prefetcher.n_guesses(n_picks) > 0 and not (self.relay and self.relay.serves(layer))
 
-    def prefetch(self, layer: int, likely: torch.Tensor | None = None) -> None:
-        """After the fetch of `layer`: bring likely misses of the next one until its lookup begins. After the last: learn from the step.
+    def guess(self, layer: int, likely: torch.Tensor | None = None) -> None:
+        """After the lookup of `layer`, beside its fetch: guess what the next one will miss.
 
         `likely` int32 [rows, k] is what the next layer's router is likely to pick, best first.
         """
+        if self._prefetcher and self.prefetches(layer + 1, self._n_picks):
+            self._prefetcher.guess(layer + 1, self._n_picks, likely)
+
+    def prefetch(self, layer: int) -> None:
+        """After the fetch of `layer`: bring what was guessed of the next one until its lookup begins. After the last: learn from the step."""
         ahead, n_picks = self._prefetcher, self._n_picks
         if ahead and self.prefetches(layer + 1, n_picks):
-            ahead.bring(layer + 1, n_picks, likely, self.bus_factor)
+            ahead.bring(layer + 1, self.bus_factor)
         elif ahead and layer + 1 == self.shape.n_layers and ahead.n_guesses(n_picks):
             ahead.learn(n_picks)
 

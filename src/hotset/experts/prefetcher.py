@@ -29,14 +29,17 @@ class Prefetcher:
         """How many guesses a step of so many picks a layer has room for."""
         return max(0, min(N_GUESSES, self._shape.max_rows * self._shape.k - n_picks))
 
-    def bring(self, layer: int, n_picks: int, likely: torch.Tensor | None, repeat: int) -> None:
-        """Guess what `layer` will miss, after the lookup of the one before it, and copy that until the layer's own lookup begins."""
+    def guess(self, layer: int, n_picks: int, likely: torch.Tensor | None) -> None:
+        """Guess what `layer` will miss, after the lookup of the one before it."""
         buffers, k = self._buffers, self._shape.k
         guess(
             self.guesses, buffers.picked, likely, buffers.table, buffers.slot_of, buffers.calls, layer,
             n_rows=n_picks // k, k=k, n=self.n_guesses(n_picks),
         )  # fmt: skip
-        prefetch(self.guesses, buffers.calls, layer, self._shape.span_bytes[layer], repeat=repeat)
+
+    def bring(self, layer: int, repeat: int) -> None:
+        """Copy what was guessed until the lookup of `layer` begins; no earlier than the last fetch has ended, which reads the same areas."""
+        prefetch(self.guesses.of(layer), self._buffers.calls, layer, self._shape.span_bytes[layer], repeat=repeat)
 
     def learn(self, n_picks: int) -> None:
         """After a step's last lookup: remember what its rows picked."""

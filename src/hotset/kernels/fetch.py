@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from hotset.kernels.aot import CompileCase
 from hotset.kernels.clock import note_fetch, now
 from hotset.kernels.guess import N_GUESSES
-from hotset.kernels.prefetch import PREFETCH_LAUNCH, words_ahead
+from hotset.kernels.prefetch import PREFETCH_LAUNCH, blocks_brought, words_ahead
 from hotset.quant.layout import SPAN_ALIGNMENT
 from hotset.quant.triton import jit, tl
 
 if TYPE_CHECKING:
     import torch
 
-    from hotset.kernels.guess import Guesses
+    from hotset.kernels.guess import GuessList
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,16 @@ def fetch_kernel(  # noqa: C901 - two roles of one launch
     n = tl.load(n_fetch)
     end = first + n_words
     i = 0
+    if N_GUESSES > 0:
+        guessed = tl.load(guesses + tl.arange(0, N_GUESSES))
+        brought = blocks_brought(done, N_DONE)
     if program < ON_BUS:
         block = program
         needed = tl.zeros([1], tl.int64)
         while i < n:  # `for` over a device number fails in the interpreter with NumPy 2.4
             start = first
             if N_GUESSES > 0:
-                ahead, _ = words_ahead(guesses, done, tl.load(source + i), span_words, BLOCK, N_GUESSES, N_DONE)
+                ahead, _ = words_ahead(guessed, brought, tl.load(source + i), span_words, BLOCK, N_GUESSES)
                 start = tl.minimum(tl.maximum(first, ahead), end)
                 needed += ahead * 8
             # Parts start at multiples of 256 bytes: saying so makes each thread's load 16 bytes wide.
@@ -91,7 +94,7 @@ def fetch_kernel(  # noqa: C901 - two roles of one launch
                 tl.store(counts + 1, tl.load(counts + 1) + tl.sum(needed, 0))
     elif N_GUESSES > 0:
         while i < n:
-            ahead, g = words_ahead(guesses, done, tl.load(source + i), span_words, BLOCK, N_GUESSES, N_DONE)
+            ahead, g = words_ahead(guessed, brought, tl.load(source + i), span_words, BLOCK, N_GUESSES)
             reads = tl.multiple_of(tl.load(areas + g).to(tl.pointer_type(tl.int64)), 16)
             writes = tl.multiple_of(tl.load(target + i).to(tl.pointer_type(tl.int64)), 16)
             stop = tl.multiple_of(tl.minimum(ahead, end), 2)
@@ -116,7 +119,7 @@ def fetch(
     times: torch.Tensor | None = None,
     repeat: int = 1,
     span_bytes: int | None = None,
-    guesses: Guesses | None = None,
+    guesses: GuessList | None = None,
     counts: torch.Tensor | None = None,
 ) -> None:
     """Copy `n_bytes` of n_fetch[0] spans, from byte `first` on, between addresses (int64 [n] each) that the device can read and write.

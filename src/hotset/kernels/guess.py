@@ -2,7 +2,10 @@
 
 Two forecasts are kept, and in each layer the one counts that was right more often of late:
 
-    odds[l, p, e]   how often a token whose layer l - 1 picked expert p picked expert e in layer l, recent tokens counting more
+    odds[l, p, e]   how often a token whose layer l - 1 picked expert p picked expert e in layer l, recent tokens counting more;
+                    the last line of p is any token's. A token's picks p_1 .. p_k speak for e as naive Bayes has it, the share of
+                    what is common to them softened, for they are not independent:
+                    prod_i (odds[l, p_i, e] + FLOOR) / (odds[l, any, e] + FLOOR) ** (COMMON * (k - 1))
     likely          what the next layer's router makes of this layer's input, for a layer adds little to it (the idea of Eliseev and
                     Mazur, "Fast Inference of Mixture-of-Experts Language Models with Offloading", 2023)
 """
@@ -26,27 +29,40 @@ MISSED = 1 << 16
 # The two forecasts, as columns of `right` and `guessed`.
 ODDS, ROUTER = range(2)
 N_FORECASTS = 2
-# How much the last token counts for the odds, and for how often a layer's first guess was right.
-ODDS_RATE = 1 / 32
+# Fitted to the recorded traces: anything near them does as well (docs/log.md).
+FLOOR = 1 / 32
+COMMON = 0.7
+# How much the last token counts for what followed a pick, for what any token picked, and for how often a layer's first guess was right.
+ODDS_RATE = 1 / 16
+ANY_RATE = 1 / 64
 RIGHT_RATE = 1 / 64
 # Layers whose first guess is right less often bring nothing ahead.
 MIN_RIGHT = 1 / 16
 
 
 @dataclass(frozen=True, eq=False)
-class Guesses:
-    """What was guessed for the layer to come, and what is known of all layers."""
+class GuessList:
+    """What was guessed for one layer, and what came of it."""
 
-    odds: torch.Tensor  # float32 [layers, E_PAD, E_PAD]
-    right: (
-        torch.Tensor
-    )  # float32 [layers, 2], how often a forecast's first guess was right, recent tokens counting more
-    guessed: torch.Tensor  # int32 [layers, 2], each forecast's first guess, -1 for none
     source: torch.Tensor  # int64 [N_GUESSES], addresses in the bank; 0 for none
     area: torch.Tensor  # int64 [N_GUESSES], addresses of the guess areas
     calls: torch.Tensor  # int32 [1], lookups of the layer so far
     done: torch.Tensor  # int32 [programs], blocks that each program of the copy brought
+
+
+@dataclass(frozen=True, eq=False)
+class Guesses:
+    """What is known of all layers, and what was guessed for the layer to come. A layer is guessed while the one before may still fetch: their lists take
+    turns.
+    """
+
+    odds: torch.Tensor  # float16 [layers, E_PAD + 1, E_PAD]: the only part that is large
+    right: (
+        torch.Tensor
+    )  # float32 [layers, 2], how often a forecast's first guess was right, recent tokens counting more
+    guessed: torch.Tensor  # int32 [layers, 2], each forecast's first guess, -1 for none
     counts: torch.Tensor  # int64 [layers, 2], bytes that came ahead, and those of them that were needed
+    lists: tuple[GuessList, GuessList]
 
     @classmethod
     def empty(cls, n_layers: int, padded: int, n_programs: int, device: torch.device | str) -> Guesses:
@@ -56,16 +72,25 @@ class Guesses:
         def zeros(*size: int, dtype: torch.dtype) -> torch.Tensor:
             return torch.zeros(*size, dtype=dtype, device=device)
 
+        def empty_list() -> GuessList:
+            return GuessList(
+                source=zeros(N_GUESSES, dtype=torch.int64),
+                area=zeros(N_GUESSES, dtype=torch.int64),
+                calls=zeros(1, dtype=torch.int32),
+                done=zeros(n_programs, dtype=torch.int32),
+            )
+
         return cls(
-            odds=zeros(n_layers, padded, padded, dtype=torch.float32),
+            odds=zeros(n_layers, padded + 1, padded, dtype=torch.float16),
             right=zeros(n_layers, N_FORECASTS, dtype=torch.float32),
             guessed=zeros(n_layers, N_FORECASTS, dtype=torch.int32).fill_(-1),
-            source=zeros(N_GUESSES, dtype=torch.int64),
-            area=zeros(N_GUESSES, dtype=torch.int64),
-            calls=zeros(1, dtype=torch.int32),
-            done=zeros(n_programs, dtype=torch.int32),
             counts=zeros(n_layers, 2, dtype=torch.int64),
+            lists=(empty_list(), empty_list()),
         )
+
+    def of(self, layer: int) -> GuessList:
+        """The list that is `layer`'s from its guess to its fetch."""
+        return self.lists[layer % 2]
 
 
 @jit
@@ -117,6 +142,8 @@ def guess_kernel(
     WIDTH: tl.constexpr,
     LIKELY: tl.constexpr,
     MIN: tl.constexpr,
+    FLOOR: tl.constexpr,
+    COMMON: tl.constexpr,
 ) -> None:
     tl.store(expected, tl.load(calls + layer))
     row = table + layer * WIDTH
@@ -127,11 +154,14 @@ def guess_kernel(
     k = tl.arange(0, K_PAD)
     by_odds = tl.zeros([E_PAD], tl.float32)
     by_router = tl.zeros([E_PAD], tl.float32)
+    own = odds + (layer * (E_PAD + 1)).to(tl.int64) * E_PAD + e  # [E_PAD], of pick 0
+    common = COMMON * (K - 1) * tl.log2(tl.load(own + E_PAD * E_PAD).to(tl.float32) + FLOOR)
     for i in range(ROWS):
         pick = tl.load(picked + (layer - 1) * max_picks + i * K + k, mask=k < K, other=-1)  # [K_PAD]
         real = pick >= 0
-        line = (layer * E_PAD + (pick & 0xFFFF)).to(tl.int64) * E_PAD
-        by_odds += tl.sum(tl.load(odds + line[:, None] + e[None, :], mask=real[:, None], other=0.0), 0)
+        lines = tl.load(own[None, :] + (pick & 0xFFFF)[:, None] * E_PAD, mask=real[:, None], other=0.0)
+        speak = tl.sum(tl.where((k < K)[:, None], tl.log2(lines.to(tl.float32) + FLOOR), 0.0), 0)
+        by_odds += tl.where(tl.sum(real.to(tl.int32), 0) > 0, tl.exp2(speak - common), 0.0)
         if LIKELY:
             expert = tl.where(real, tl.load(likely + i * K + k, mask=k < K, other=-1), -1)
             by_router += tl.sum(tl.where(expert[:, None] == e[None, :], (K - k)[:, None].to(tl.float32), 0.0), 0)
@@ -163,6 +193,7 @@ def learn_kernel(
     K_PAD: tl.constexpr,
     E_PAD: tl.constexpr,
     RATE: tl.constexpr,
+    ANY_RATE: tl.constexpr,
     RIGHT: tl.constexpr,
     MISSED: tl.constexpr,
 ) -> None:
@@ -174,6 +205,7 @@ def learn_kernel(
     odds_hits = 0
     router_hits = 0
     real = 0
+    own = odds + (layer * (E_PAD + 1)).to(tl.int64) * E_PAD
     for row in range(ROWS):
         at = layer * max_picks + row * K + k
         now = tl.load(picked + at, mask=k < K, other=-1)
@@ -181,11 +213,14 @@ def learn_kernel(
         real += tl.sum((now >= 0).to(tl.int32), 0)
         odds_hits += tl.sum((now == (by_odds | MISSED)).to(tl.int32), 0)
         router_hits += tl.sum((now == (by_router | MISSED)).to(tl.int32), 0)
-        used = tl.sum(((now & 0xFFFF)[:, None] == e[None, :]).to(tl.float32), 0)[None, :]
-        line = odds + (layer * E_PAD + (pick & 0xFFFF)).to(tl.int64)[:, None] * E_PAD + e[None, :]
+        used = tl.sum(((now & 0xFFFF)[:, None] == e[None, :]).to(tl.float32), 0)
+        line = own + (pick & 0xFFFF)[:, None] * E_PAD + e[None, :]
         ok = (pick >= 0)[:, None]
-        old = tl.load(line, mask=ok, other=0.0)
-        tl.store(line, old + (used - old) * RATE, mask=ok)
+        old = tl.load(line, mask=ok, other=0.0).to(tl.float32)
+        tl.store(line, old + (used[None, :] - old) * RATE, mask=ok)
+        if tl.sum((now >= 0).to(tl.int32), 0) > 0:
+            whole = tl.load(own + E_PAD * E_PAD + e).to(tl.float32)
+            tl.store(own + E_PAD * E_PAD + e, whole + (used - whole) * ANY_RATE)
         tl.debug_barrier()  # another row may have picked the same expert
     for forecast in tl.static_range(2):
         hits = router_hits if forecast else odds_hits
@@ -214,6 +249,7 @@ def guess(
     """
     assert layer > 0
     assert 1 <= n <= N_GUESSES
+    found = state.of(layer)
     guess_kernel[(1,)](
         picked,
         picked if likely is None else likely,
@@ -223,9 +259,9 @@ def guess(
         state.odds,
         state.right,
         state.guessed,
-        state.source,
-        state.area,
-        state.calls,
+        found.source,
+        found.area,
+        found.calls,
         layer,
         picked.shape[1],
         ROWS=n_rows,
@@ -237,6 +273,8 @@ def guess(
         WIDTH=table.shape[1],
         LIKELY=likely is not None,
         MIN=min_right,
+        FLOOR=FLOOR,
+        COMMON=COMMON,
         num_warps=4,
     )
 
@@ -253,8 +291,9 @@ def learn(state: Guesses, picked: torch.Tensor, *, n_rows: int, k: int) -> None:
         ROWS=n_rows,
         K=k,
         K_PAD=next_power_of_2(k),
-        E_PAD=state.odds.shape[1],
+        E_PAD=state.odds.shape[2],
         RATE=ODDS_RATE,
+        ANY_RATE=ANY_RATE,
         RIGHT=RIGHT_RATE,
         MISSED=MISSED,
         num_warps=4,
@@ -265,12 +304,23 @@ def learn(state: Guesses, picked: torch.Tensor, *, n_rows: int, k: int) -> None:
 def compile_cases() -> list[CompileCase]:
     """List what tests compile ahead of time."""
     types = dict.fromkeys(("picked", "likely", "slot_of", "calls", "guessed", "expected"), "*i32")
-    types |= dict.fromkeys(("table", "source", "area"), "*i64") | {"odds": "*fp32", "right": "*fp32"}
+    types |= dict.fromkeys(("table", "source", "area"), "*i64") | {"odds": "*fp16", "right": "*fp32"}
     types |= dict.fromkeys(("layer", "max_picks"), "i32")
     sizes = {"ROWS": 2, "K": 6, "K_PAD": 8, "E_PAD": 128}
     variants: dict[str, tuple[Any, dict[str, Any]]] = {
-        "guess": (guess_kernel, {"N": 3, "N_PAD": N_GUESSES, "WIDTH": 5, "LIKELY": True, "MIN": MIN_RIGHT}),
-        "learn": (learn_kernel, {"RATE": ODDS_RATE, "RIGHT": RIGHT_RATE, "MISSED": MISSED}),
+        "guess": (
+            guess_kernel,
+            {
+                "N": 3,
+                "N_PAD": N_GUESSES,
+                "WIDTH": 5,
+                "LIKELY": True,
+                "MIN": MIN_RIGHT,
+                "FLOOR": FLOOR,
+                "COMMON": COMMON,
+            },
+        ),
+        "learn": (learn_kernel, {"RATE": ODDS_RATE, "ANY_RATE": ANY_RATE, "RIGHT": RIGHT_RATE, "MISSED": MISSED}),
     }
     return [
         CompileCase(

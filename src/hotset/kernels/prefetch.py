@@ -17,14 +17,14 @@ from hotset.quant.triton import jit, tl
 if TYPE_CHECKING:
     import torch
 
-    from hotset.kernels.guess import Guesses
+    from hotset.kernels.guess import GuessList
 
 
 @dataclass(frozen=True)
 class PrefetchLaunch:
-    """How the copy is spread: few bytes under way at once, lest the fetch waits for wrong ones. `block_words` is also the fetch's."""
+    """How the copy is spread: as many bytes under way as fill the bus and no more, for the fetch waits for them. `block_words` is also the fetch's."""
 
-    n_programs: int = 8
+    n_programs: int = 16
     block_words: int = 2048
     num_warps: int = 8
 
@@ -68,26 +68,30 @@ def prefetch_kernel(
 
 
 @jit
+def blocks_brought(done: tl.tensor, PROGRAMS: tl.constexpr) -> tl.tensor:
+    """Blocks of the guesses, one after the other, that came without a gap; `done` int32 [PROGRAMS]."""
+    program = tl.arange(0, PROGRAMS)
+    return tl.min(tl.load(done + program) * PROGRAMS + program, 0)
+
+
+@jit
 def words_ahead(
-    guesses: tl.tensor,  # int64 [N_PAD], sources of the guesses
-    done: tl.tensor,  # int32 [PROGRAMS]
+    guessed: tl.tensor,  # int64 [N_PAD], sources of the guesses
+    brought: tl.tensor,  # see blocks_brought
     wanted: tl.tensor,  # the source of a span
     n_words: tl.tensor,  # of the whole span
     BLOCK: tl.constexpr,
     N_PAD: tl.constexpr,
-    PROGRAMS: tl.constexpr,
 ) -> tl.tensor:
     """Words of a span that came ahead without a gap from its first on, and the number of its guess."""
-    program = tl.arange(0, PROGRAMS)
     g = tl.arange(0, N_PAD)
-    brought = tl.min(tl.load(done + program) * PROGRAMS + program, 0)
     words = tl.minimum(tl.maximum(brought - g * tl.cdiv(n_words, BLOCK), 0) * BLOCK, n_words)
-    same = tl.load(guesses + g) == wanted
+    same = guessed == wanted
     return tl.sum(tl.where(same, words, 0), 0), tl.sum(tl.where(same, g, 0), 0)
 
 
 def prefetch(
-    state: Guesses,
+    guesses: GuessList,
     calls: torch.Tensor,
     layer: int,
     n_bytes: int,
@@ -97,13 +101,13 @@ def prefetch(
 ) -> None:
     """Copy the guessed spans of `n_bytes` to their areas until the lookup of `layer`, which `calls` int32 [layers] counts, begins."""
     assert n_bytes % SPAN_ALIGNMENT == 0
-    assert len(state.done) == launch.n_programs
+    assert len(guesses.done) == launch.n_programs
     prefetch_kernel[(launch.n_programs,)](
-        state.source,
-        state.area,
+        guesses.source,
+        guesses.area,
         calls,
-        state.calls,
-        state.done,
+        guesses.calls,
+        guesses.done,
         layer,
         n_bytes // 8,
         repeat,

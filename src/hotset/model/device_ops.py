@@ -109,10 +109,10 @@ class DeviceOps:
         self.routing: Routing | None = None
         self._next_routers = next_routers
         self._turn = self._sum = 0
-        # Hits are computed while misses arrive, and the next layer's router is asked meanwhile.
+        # Hits are computed while misses arrive, and what the next layer will miss is guessed meanwhile.
         self._fetching = SideStream(scratch.device)
-        self._asking = SideStream(scratch.device, apart=self._fetching)
-        self._head_arrived, self._arrived, self._asked = (Mark(scratch.device) for _ in range(3))
+        self._guessing = SideStream(scratch.device, apart=self._fetching)
+        self._head_arrived, self._arrived, self._guessed = (Mark(scratch.device) for _ in range(3))
 
     def embed(self, matrix: DeviceMatrix, batch: DeviceBatch) -> torch.Tensor:
         self._turn = self._sum = 0
@@ -230,26 +230,26 @@ class DeviceOps:
     ) -> torch.Tensor:
         chosen, weights = picks
         cache, span, n = self.cache, experts.span, chosen.numel()
-        likely = self._ask_ahead(x, experts.index, n)
         cache.lookup(experts.index, chosen, batch.rows.row_mask)
+        x_is_read = self._guess(x, experts.index, n)
         buffers = self.scratch.experts(span, MAX_ROWS * self.config.n_picks)
         hidden, z = buffers.hidden.rows(n), buffers.z[:n]
         extras = extras_of(experts, chosen.view(-1), weights.view(-1))
 
         hits, misses = cache.hit_address[:n], cache.miss_address[:n]
-        self._fetch(experts, likely)
+        self._fetch(experts)
         gate_up(a, hits, span, hidden, extras=extras)
         down(hidden, hits, span, z, extras=extras)
         self._head_arrived.wait()
         gate_up(a, misses, span, hidden, extras=extras)
         self._arrived.wait()
         down(hidden, misses, span, z, extras=extras)
-        if likely is not None:
-            self._asked.wait()  # x has been read
+        if x_is_read:
+            self._guessed.wait()
         combine(z, None if experts.rule.weights_on_input else weights.view(-1), cache.address[:n], x)
         return x
 
-    def _fetch(self, experts: ExpertWeights, likely: torch.Tensor | None) -> None:
+    def _fetch(self, experts: ExpertWeights) -> None:
         """Beside what follows: bring the layer's misses, then what the next layer is likely to miss."""
         cache, layer, head = self.cache, experts.index, head_bytes(experts.span)
         with self._fetching.fork():
@@ -258,25 +258,31 @@ class DeviceOps:
             if head < experts.span.n_bytes:
                 cache.fetch(layer, head)
             self._arrived.set()
-            if likely is not None:
-                self._asked.wait()
-            cache.prefetch(layer, likely)
+            self._guessed.wait()
+            cache.prefetch(layer)
 
-    def _ask_ahead(self, x: torch.Tensor, layer: int, n_picks: int) -> torch.Tensor | None:
-        """Beside what follows: what the next layer's router makes of rows x, int32 [m, k]; None where nothing would come of it."""
+    def _guess(self, x: torch.Tensor, layer: int, n_picks: int) -> bool:
+        """Beside what follows: guess what the next layer will miss. Returns whether rows x are read for it, up to the mark."""
+        with self._guessing.fork():
+            likely = self._likely(x, layer) if self.cache.prefetches(layer + 1, n_picks) else None
+            self.cache.guess(layer, likely)
+            self._guessed.set()
+        return likely is not None
+
+    def _likely(self, x: torch.Tensor, layer: int) -> torch.Tensor | None:
+        """What the next layer's router makes of rows x: picks int32 [m, k]; None where it cannot be asked."""
         following = self._next_routers.get(layer)
-        if following is None or self.routing is not None or not self.cache.prefetches(layer + 1, n_picks):
+        if following is None or self.routing is not None:
             return None
         m, k, experts = len(x), self.config.n_picks, following.experts
-        # Two in turn, for the last ones may still be read.
-        picks = self.scratch.floats(f"likely picks {layer % 2}", m, k, torch.int32)
-        with self._asking.fork():
-            a = self._norm(x, following.norm, self.scratch.activation("likely input", m, len(following.norm.weight)))
-            logits = self.scratch.floats("likely logits", m, experts.router.layout.padded_rows)
-            matvec(a, experts.router, logits)
-            weights = self.scratch.floats("likely pick weights", m, k)
-            route(logits, experts.rule.router, experts.selection_bias, picks, weights)
-            self._asked.set()
+        a = self._norm(x, following.norm, self.scratch.activation("likely input", m, len(following.norm.weight)))
+        logits = self.scratch.floats("likely logits", m, experts.router.layout.padded_rows)
+        matvec(a, experts.router, logits)
+        picks, weights = (
+            self.scratch.floats("likely picks", m, k, torch.int32),
+            self.scratch.floats("likely weights", m, k),
+        )
+        route(logits, experts.rule.router, experts.selection_bias, picks, weights)
         return picks
 
     def wanted(self, x: torch.Tensor, batch: DeviceBatch) -> torch.Tensor:

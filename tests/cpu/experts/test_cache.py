@@ -145,6 +145,7 @@ def test_experts_that_come_ahead_are_counted_and_change_nothing():
             picks[mask != 0].reshape(-1), ahead.address[: asked.size][asked >= 0].tolist(), strict=True
         ):
             assert np.all(bytes_at(address, SHAPE.span_bytes[layer]) == layer * 100 + pick)
+        ahead.guess(layer)
         ahead.prefetch(layer)
     assert plain.stats() == ahead.stats()
     came, needed = ahead.prefetched()

@@ -14,7 +14,7 @@ FETCH = FetchLaunch(n_programs=3, block_words=BLOCK_BYTES // 8, num_warps=1, n_c
 
 
 def empty(n_layers=3, padded=16):
-    return Guesses.empty(n_layers, padded, LAUNCH.n_programs, "cpu")
+    return Guesses.empty(n_layers, padded, LAUNCH.n_programs, "cpu").of(1)
 
 
 def spans(n, span_bytes):
