@@ -12,7 +12,7 @@ A decode arm is `key=value` with commas; `+` lists values, and every combination
     policy   lrfu:16, product, lru, lfu, static                                              [lrfu:16]
     rows     sequences that step together, from 1 to 8, each from another part of the trace  [1]
     bus      how many times every span is fetched                                            [1]
-    prefetch 1: likely misses of the next layer come before its router has decided           [0]
+    prefetch 0: no misses of the next layer come before its router has decided               [1]
     warm, steps   steps that are not counted, and that are, in place of --warm and --steps
 
 Row 0 follows the trace from its beginning: warm steps are its tokens 0 .. warm, what is measured are the steps after them, in windows.
@@ -45,6 +45,7 @@ from hotset.bench.routing import routing_trace
 from hotset.engine.device import DeviceModel, DeviceRunner
 from hotset.experts.policy import Policy
 from hotset.experts.slots import CacheSize
+from hotset.experts.stats import Prefetched
 from hotset.experts.trace import Trace
 from hotset.experts.waves import ExpertWaves
 from hotset.kernels.matvec import DeviceMatrix
@@ -67,14 +68,14 @@ class Arm:
     policy: str = "lrfu:16"
     rows: int = 1
     bus: int = 1
-    prefetch: int = 0
+    prefetch: int = 1
     warm: int = 1000
     steps: int = 4000
 
     @property
     def resident(self) -> Arm:
         """The same steps with every expert on the GPU."""
-        return replace(self, size="100%", policy="lrfu:16", bus=1, prefetch=0)
+        return replace(self, size="100%", policy="lrfu:16", bus=1, prefetch=1)
 
     def __str__(self) -> str:
         return f"{self.routing.rsplit('/', 1)[-1]} {self.size} {self.policy} rows {self.rows} bus {self.bus} prefetch {self.prefetch}"
@@ -108,7 +109,7 @@ class Window:
     misses: int
     missed: dict[int, int]
     read: int
-    ahead: tuple[int, int]
+    ahead: Prefetched
 
     @property
     def step_s(self) -> float:
@@ -132,7 +133,8 @@ class Decoded:
         missed = sum(sum(w.missed.values()) for w in windows)
         hits, misses = sum(w.hits for w in windows), sum(w.misses for w in windows)
         fetch_s = sum(w.fetch_s for w in windows)
-        came, needed = (sum(w.ahead[i] for w in windows) / steps / 2**20 for i in range(2))
+        needed = sum(w.ahead.needed for w in windows) / steps / 2**20
+        came = needed + sum(w.ahead.in_vain for w in windows) / steps / 2**20
         step = statistics.median(w.step_s for w in windows)
         facts = asdict(arm) | {
             "n_slots": sorted(set(self.n_slots)), "ms": step * 1e3, "tokens_per_s": arm.rows / step,
@@ -184,7 +186,7 @@ class Bench:
         return CacheSize.parse(size).n_slots(shape.span_bytes, shape.n_experts)
 
     def runner(
-        self, size: str, policy: str = "lrfu:16", bus: int = 1, *, prefetch: bool = False, **options: Any
+        self, size: str, policy: str = "lrfu:16", bus: int = 1, *, prefetch: bool = True, **options: Any
     ) -> DeviceRunner:
         """A runner with a cache of its own; one that holds every expert starts full."""
         n_slots = self.n_slots(size)
@@ -229,7 +231,7 @@ class Bench:
         spans = sum((h + m) * b for h, m, b in zip(stats.hits, stats.misses, stats.span_bytes, strict=True))
         return Window(
             steps, seconds, host_s, (cache.fetch_ms() or 0) / 1e3, sum(stats.hits), sum(stats.misses), missed,
-            spans + steps * self.dense_bytes, cache.prefetched() or (0, 0),
+            spans + steps * self.dense_bytes, cache.prefetched() or Prefetched(0, 0),
         )  # fmt: skip
 
     @property

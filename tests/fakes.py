@@ -84,6 +84,7 @@ class FakeRunner:
         self.twins: list[FakeRunner] = []
         self.active = False
         self.unused_steps = 0
+        self.prefetched = None
         self.calls: list[str] = []
         self.sessions: list[FakeSession] = []
         self.wanted: list[list[int]] = []
@@ -144,7 +145,7 @@ class FakeRunner:
         decode, prompt = phase(self._steps), phase(self._prompt_tokens)
         return Stats(
             active=self.active, reason="this is a fake", policy="lrfu:16", fetch_ms=1.5 if self.active else None, prompt=prompt,
-            unused_steps=self.unused_steps,
+            unused_steps=self.unused_steps, prefetched=self.prefetched,
             **{name: getattr(decode, name) for name in PhaseStats.__dataclass_fields__},
         )  # fmt: skip
 

@@ -89,5 +89,6 @@ def test_arms_share_a_loaded_model_and_end_in_a_verdict(capsys):
         assert row["ceiling_tokens_per_s"] > 0
         assert row["vram_peak_bytes"] > 0
         assert row["fetch_ms_per_token"] is not None
+        assert row["prefetched_in_vain_per_token"] >= 0
         assert row["gpu_link"] is None or row["gpu_link"].startswith("PCIe")
     assert "verdict on tg32" in err

@@ -17,7 +17,7 @@ from hotset.plan.nvml import UNKNOWN, GpuState
 FORMATS = ("md", "csv", "json", "jsonl")
 # Columns that are shown only where they say something: settings that vary, and what a GPU alone has.
 SWEPT = ("threads", "cache")
-GPU_ONLY = ("ms in misses", "bus GB/s", "VRAM peak")
+GPU_ONLY = ("ahead", "ms in misses", "bus GB/s", "VRAM peak")
 FORECAST = "forecast"
 
 
@@ -93,9 +93,10 @@ class Line:
 
     @property
     def reached_rate(self) -> float | None:
-        """Bytes per second that fetches reached."""
-        ms = self.result.fetch_ms
-        return self.missed_bytes / ms * 1e3 if ms else None
+        """Bytes per second that fetches reached; they brought what had not come ahead."""
+        ms, ahead = self.result.fetch_ms, self.result.prefetched
+        needed = ahead[0] * self.setting.bus_factor if ahead else 0.0
+        return (self.missed_bytes - needed) / ms * 1e3 if ms else None
 
     def cells(self) -> dict[str, str]:
         """The columns of the table, as text."""
@@ -112,6 +113,7 @@ class Line:
             "first t/s": f"{r.first.rate:.2f}",
             "hit rate": percent_text(r.hit_rate),
             "MiB/token": f"{r.bytes_per_token / (1 << 20):.2f}",
+            "ahead": self._ahead_text(),
             "cores": "-" if r.busy_cores is None else f"{r.busy_cores:.1f}",
             "ms in misses": "-" if r.fetch_ms is None else f"{r.fetch_ms:.3f}",
             "bus GB/s": self._bus_text(),
@@ -122,6 +124,11 @@ class Line:
             FORECAST: "-" if self.forecast is None else f"{self.forecast:.2f}",
         }
 
+    def _ahead_text(self) -> str:
+        """As in "5.12 of 30.25": the needed part of what came before it was picked, MiB per token."""
+        ahead = self.result.prefetched
+        return f"{ahead[0] / (1 << 20):.2f} of {sum(ahead) / (1 << 20):.2f}" if ahead else "-"
+
     def _bus_text(self) -> str:
         """As in "44.1 of 52.0": reached, and measured as a pinned copy."""
         reached, measured = self.reached_rate, self.setting.bus_rate
@@ -130,6 +137,7 @@ class Line:
     def facts(self) -> dict[str, Any]:
         """Everything, as plain values."""
         r = self.result
+        ahead = r.prefetched or (None, None)
         return {
             **asdict(self.setting),
             "n_slots": list(self.setting.n_slots),
@@ -147,6 +155,8 @@ class Line:
             "hit_rate": r.hit_rate,
             "first_hit_rate": r.first.hit_rate,
             "bytes_fetched_per_token": r.bytes_per_token,
+            "prefetched_needed_per_token": ahead[0],
+            "prefetched_in_vain_per_token": ahead[1],
             "fetch_ms_per_token": r.fetch_ms,
             "fetch_bytes_per_s": self.reached_rate,
             "vram_peak_bytes": r.vram_bytes,

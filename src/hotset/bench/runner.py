@@ -14,6 +14,7 @@ from hotset.experts.stats import rate
 
 if TYPE_CHECKING:
     from hotset.engine.runner import Runner, Session
+    from hotset.experts.stats import Prefetched
     from hotset.experts.trace import Trace
 
 Kind = Literal["pp", "tg"]
@@ -51,6 +52,7 @@ class Sample:
     fetch_ms: float | None = None
     vram_bytes: int | None = None
     cpu_seconds: float | None = None
+    prefetched: Prefetched | None = None
 
     @property
     def rate(self) -> float:
@@ -115,6 +117,14 @@ class Result:
         """Time in which misses came in, per token."""
         times = [s.fetch_ms for s in self.samples if s.fetch_ms is not None]
         return sum(times) / self._tokens if len(times) == len(self.samples) else None
+
+    @property
+    def prefetched(self) -> tuple[float, float] | None:
+        """Bytes per token that came before they were picked: needed ones, which are part of `bytes_per_token`, and those in vain."""
+        counts = [s.prefetched for s in self.samples if s.prefetched is not None]
+        if len(counts) < len(self.samples):
+            return None
+        return sum(c.needed for c in counts) / self._tokens, sum(c.in_vain for c in counts) / self._tokens
 
     @property
     def busy_cores(self) -> float | None:
@@ -272,7 +282,7 @@ class Bench:
         seconds, cpu = self._clock() - began, self._cpu_clock() - cpu_began
         stats = self._runner.stats()
         return Sample(
-            n, seconds, stats.hits, stats.misses, stats.bytes_fetched, stats.fetch_ms, cpu_seconds=cpu
+            n, seconds, stats.hits, stats.misses, stats.bytes_fetched, stats.fetch_ms, cpu_seconds=cpu, prefetched=stats.prefetched
         )  # fmt: skip
 
     def _led_session(self, n: int) -> Session:

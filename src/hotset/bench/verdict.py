@@ -152,4 +152,8 @@ def misses_text(line: Line) -> str:
     """What misses cost."""
     r = line.result
     step = f"of {1e3 / r.mean:.3f} ms per token" if r.mean else "per token"
-    return f"misses take {r.fetch_ms or 0:.3f} ms {step} and bring {size_text(line.missed_bytes)}"
+    text = f"misses take {r.fetch_ms or 0:.3f} ms {step} and bring {size_text(line.missed_bytes)}"
+    if r.prefetched is None:
+        return text
+    needed, in_vain = (size_text(n * line.setting.bus_factor) for n in r.prefetched)
+    return f"{text}, {needed} of it ahead; {in_vain} came in vain"

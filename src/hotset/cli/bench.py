@@ -48,6 +48,7 @@ def bench(
     cache_type_k: options.CacheTypeKOption = "f16",
     cache_type_v: options.CacheTypeVOption = "f16",
     no_graph: options.NoGraphOption = False,
+    no_prefetch: options.NoPrefetchOption = False,
     page_lock: options.PageLockOption = None,
     json: options.JsonOption = False,
     verbose: options.VerboseOption = False,
@@ -74,7 +75,7 @@ def bench(
     path = options.chosen_model(model, model_option, hf_repo)
     text = options.read_text(file, "-f") if file else None
     choices = Choices(
-        path, device=device, vram=vram, n_ctx=plan.n_ctx, threads=arms[0].threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph, page_lock=page_lock,
+        path, device=device, vram=vram, n_ctx=plan.n_ctx, threads=arms[0].threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph, prefetch=not no_prefetch, page_lock=page_lock,
         cache_type_k=cache_type_k, cache_type_v=cache_type_v,
         why_n_ctx="what the longest test takes",
     )  # fmt: skip

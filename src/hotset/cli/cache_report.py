@@ -33,6 +33,9 @@ def report_lines(stats: Stats, prompt_rate: float, decode_rate: float) -> list[s
     )
     if stats.fetch_ms is not None:
         lines.append(f"time in misses: {stats.fetch_ms:.1f} ms, {stats.fetch_ms / stats.tokens:.3f} ms per token")
+    if ahead := stats.prefetched:
+        needed, in_vain = (size_text(n / stats.tokens) for n in (ahead.needed, ahead.in_vain))
+        lines.append(f"brought before it was picked, per token: {needed} that was needed, {in_vain} in vain")
     if stats.unused_steps:
         lines.append(f"{stats.unused_steps} more steps had begun when a stop string was met; they are counted too")
     return lines

@@ -32,6 +32,7 @@ class Choices:
     pre: str | None = None
     n_ubatch: int | None = None
     graph: bool = True
+    prefetch: bool = True
     page_lock: str | None = None
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
@@ -76,6 +77,7 @@ def open_engine(choices: Choices, tell: Progress = lambda _stage, _done, _total:
                 pre=choices.pre,
                 n_ubatch=choices.n_ubatch,
                 graph=choices.graph,
+                prefetch=choices.prefetch,
                 n_parallel=choices.n_parallel,
                 record_steps=choices.record_steps,
                 page_lock=choices.page_lock,
@@ -124,6 +126,8 @@ def settings(engine: Engine, choices: Choices) -> Iterator[tuple[str, str, str]]
     if engine.warm_start is not None:
         yield "warm start", *warm_start_texts(engine.warm_start, choices)
     yield "policy", *policy_texts(engine)
+    if engine.device == "cuda" and engine.runner.shape.n_layers:
+        yield "prefetch", *prefetch_texts(engine, choices)
 
 
 def policy_texts(engine: Engine) -> tuple[str, str]:
@@ -133,6 +137,15 @@ def policy_texts(engine: Engine) -> tuple[str, str]:
     policy = Policy.parse(engine.stats().policy)
     why = "keeps what was picked often and lately, which replays of real routing favour"
     return str(policy), why if policy == Policy() else f"as asked: {policy.kind.summary}"
+
+
+def prefetch_texts(engine: Engine, choices: Choices) -> tuple[str, str]:
+    """Whether experts come ahead of their layer's picks, and why."""
+    if not choices.prefetch:
+        return "off", "as asked"
+    if engine.stats().prefetched is None:
+        return "off", "no layer's experts are read by the GPU alone"
+    return "on", "likely misses of the next layer come while the bus is idle; off with --no-prefetch"
 
 
 def asked(value: object) -> str:

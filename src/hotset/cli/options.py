@@ -95,6 +95,12 @@ NoGraphOption = Annotated[
     bool,
     typer.Option("--no-graph", help="Launch the kernels of a GPU step one by one: slower, for looking into trouble."),
 ]
+NoPrefetchOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-prefetch", help="Bring no experts to the GPU before their layer has picked them; the text is the same."
+    ),
+]
 PageLockOption = Annotated[
     str | None,
     typer.Option(

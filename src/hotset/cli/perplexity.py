@@ -31,6 +31,7 @@ def perplexity(
     cache_type_k: options.CacheTypeKOption = "f16",
     cache_type_v: options.CacheTypeVOption = "f16",
     no_graph: options.NoGraphOption = False,
+    no_prefetch: options.NoPrefetchOption = False,
     page_lock: options.PageLockOption = None,
     json: options.JsonOption = False,
     verbose: options.VerboseOption = False,
@@ -48,7 +49,7 @@ def perplexity(
     scoring = Scoring(ctx_size, None if chunks == -1 else chunks, mode)
     choices = Choices(
         options.chosen_model(model, model_option, hf_repo), device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=ctx_size,
-        threads=threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph, cache_type_k=cache_type_k, cache_type_v=cache_type_v, page_lock=page_lock, why_n_ctx="one window",
+        threads=threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph, prefetch=not no_prefetch, cache_type_k=cache_type_k, cache_type_v=cache_type_v, page_lock=page_lock, why_n_ctx="one window",
     )  # fmt: skip
     text = options.read_text(file, "-f")
     engine = open_engine(choices)

@@ -69,6 +69,7 @@ def run(
     cache_type_k: options.CacheTypeKOption = "f16",
     cache_type_v: options.CacheTypeVOption = "f16",
     no_graph: options.NoGraphOption = False,
+    no_prefetch: options.NoPrefetchOption = False,
     page_lock: options.PageLockOption = None,
     no_warm_start: options.NoWarmStartOption = False,
     slots_from_profile: options.DealOption = False,
@@ -94,7 +95,7 @@ def run(
         return
     choices = Choices(
         options.chosen_model(model, model_option, hf_repo), device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=ctx_size,
-        threads=threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph, page_lock=page_lock,
+        threads=threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph, prefetch=not no_prefetch, page_lock=page_lock,
         cache_type_k=cache_type_k, cache_type_v=cache_type_v, warm_start=not no_warm_start, slots_from_profile=slots_from_profile,
     )  # fmt: skip
     engine = open_engine(choices)

@@ -52,6 +52,7 @@ def serve(
     cache_type_k: options.CacheTypeKOption = "f16",
     cache_type_v: options.CacheTypeVOption = "f16",
     no_graph: options.NoGraphOption = False,
+    no_prefetch: options.NoPrefetchOption = False,
     page_lock: options.PageLockOption = None,
     no_warm_start: options.NoWarmStartOption = False,
     slots_from_profile: options.DealOption = False,
@@ -68,7 +69,7 @@ def serve(
 
     choices = Choices(
         options.chosen_model(model, model_option, hf_repo), device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=ctx_size,
-        threads=threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph, page_lock=page_lock,
+        threads=threads, pre=pre, n_ubatch=ubatch_size, graph=not no_graph, prefetch=not no_prefetch, page_lock=page_lock,
         cache_type_k=cache_type_k, cache_type_v=cache_type_v, n_parallel=parallel,
         record_steps=RECORDED_STEPS, warm_start=not no_warm_start, slots_from_profile=slots_from_profile,
     )  # fmt: skip

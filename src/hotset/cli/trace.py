@@ -33,6 +33,7 @@ def trace(
     policy: options.PolicyOption = "lrfu:16",
     pre: options.PreOption = None,
     no_graph: options.NoGraphOption = False,
+    no_prefetch: options.NoPrefetchOption = False,
     page_lock: options.PageLockOption = None,
     json: options.JsonOption = False,
     verbose: options.VerboseOption = False,
@@ -58,7 +59,7 @@ def trace(
     sampling = SamplingParams(temperature=temp, seed=seed, max_tokens=decode + 1)
     choices = Choices(
         options.chosen_model(model, model_option, hf_repo), device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=ctx_size,
-        threads=threads, pre=pre, graph=not no_graph, page_lock=page_lock, record_steps=RING_STEPS,
+        threads=threads, pre=pre, graph=not no_graph, prefetch=not no_prefetch, page_lock=page_lock, record_steps=RING_STEPS,
     )  # fmt: skip
     engine = open_engine(choices)
     if not engine.runner.shape.n_layers:

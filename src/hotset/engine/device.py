@@ -347,9 +347,10 @@ class DeviceRunner:
         slots = sum(self.model.cache.shape.n_slots)
         reason = "" if slots else "the expert cache has no slots: every expert is fetched for every token"
         reason = reason if self.model.config.n_experts else DENSE
+        cache, unused = self.model.cache, self._unused_steps
         return self._meter.stats(
-            active=slots > 0, reason=reason, fetch_ms=self.model.cache.fetch_ms(), unused_steps=self._unused_steps
-        )
+            active=slots > 0, reason=reason, fetch_ms=cache.fetch_ms(), unused_steps=unused, prefetched=cache.prefetched()
+        )  # fmt: skip
 
     def reset_stats(self) -> None:
         self.model.cache.reset_stats()

@@ -18,11 +18,13 @@ from hotset.errors import PlacementError
 from hotset.experts.bank import ExpertBank
 from hotset.experts.cache import ExpertCache
 from hotset.experts.policy import Policy
+from hotset.kernels.prefetch import launch_for
 from hotset.kernels.tuning import TENSOR_CORES_FROM, has_tensor_cores
 from hotset.model.batch import MAX_ROWS
 from hotset.model.device_place import DevicePlace
 from hotset.model.device_support import prompts_in_chunks
 from hotset.model.loading import load_weights
+from hotset.plan.nvml import Link, state
 
 if TYPE_CHECKING:
     from hotset.engine.loading import Source
@@ -106,6 +108,7 @@ def _place(
         bank.base,
         device,
         ring_steps=source.options.ring_steps,
+        prefetch=launch_for(bus_rate(device)) if source.options.prefetch else None,
     )
     model = DeviceModel(config, weights, bank, cache, device)
     rows = source.options.n_ubatch or chunk_rows(config, budget.n_bytes)
@@ -132,6 +135,7 @@ def _place(
         weights=weight_bytes,
         kv=kv_bytes(config, source.n_ctx, max(1, source.options.n_parallel), types),
         overflow=no_slots.overflow_bytes,
+        odds=no_slots.odds_bytes if source.options.prefetch else 0,
         reserve=budget.reserve,
         kv_note=str(types),
     )
@@ -182,6 +186,14 @@ def fill_room(cache: ExpertCache, plan: MemoryPlan, budget: Measured) -> tuple[M
     slots = cache.shape.slot_bytes
     rows = tuple(replace(row, n_bytes=slots) if row.name == "slots" else row for row in plan.rows)
     return replace(plan, rows=rows, n_slots=cache.shape.n_slots, usage=usage), [note]
+
+
+def bus_rate(device: torch.device) -> float | None:
+    """Bytes per second on the wire between host and device, None where the driver does not say. An idle GPU keeps its lanes and lowers the generation."""
+    found = state(address_of(torch.cuda.get_device_properties(device)))
+    if found is None or found.link is None or found.best_link is None:
+        return None
+    return Link(found.best_link.generation, found.link.width).rate or None
 
 
 def _out_of_memory_is_named(work: Callable[[], T]) -> T:

@@ -59,6 +59,7 @@ class LoadOptions:
     pre: str | None = None
     record_steps: int = 0
     graph: bool = True
+    prefetch: bool = True
     n_ubatch: int | None = None
     page_lock: str | int | None = None
     cache_type_k: str = "f16"
@@ -206,6 +207,7 @@ def load(
     pre: str | None = None,
     record_steps: int = 0,
     graph: bool = True,
+    prefetch: bool = True,
     n_ubatch: int | None = None,
     page_lock: str | int | None = None,
     cache_type_k: str = "f16",
@@ -222,7 +224,8 @@ def load(
     `expert_cache` is its size: "6GiB", "25%" of each layer's experts, "16slots" per layer, "auto" or "off"; `policy` is lrfu:HALF_LIFE,
     product, lru, lfu or static. `vram` bounds all that is put on the GPU ("8GiB" or bytes). `n_ctx` is the context in tokens, `threads` the CPU
     threads (default: physical cores). `pre` overrides the tokenizer's name for splitting text. `record_steps` keeps the picks of so many
-    last steps. `graph` False launches a GPU step's kernels one by one instead of as one captured graph. `n_ubatch` is how many tokens of a prompt
+    last steps. `graph` False launches a GPU step's kernels one by one instead of as one captured graph; `prefetch`
+    False leaves the bus idle until a layer has picked. `n_ubatch` is how many tokens of a prompt
     the GPU computes at once (default: by VRAM, at most 4,096). `cache_type_k` and `cache_type_v` say how keys and values are kept, "f16" or
     "q8_0" (about half the memory). `page_lock` is how much of the experts may be page-locked for the GPU to read ("8GiB", bytes, or "off";
     default: all): what is not goes through a small buffer, slower and with the same results. `warm_start` fills the expert cache with what
@@ -235,7 +238,7 @@ def load(
     """
     options = LoadOptions(
         device=device, expert_cache=expert_cache, policy=policy, vram=vram, n_ctx=n_ctx, threads=threads, pre=pre, record_steps=record_steps,
-        graph=graph,
+        graph=graph, prefetch=prefetch,
         n_ubatch=n_ubatch, page_lock=page_lock, cache_type_k=cache_type_k, cache_type_v=cache_type_v,
         warm_start=warm_start, slots_from_profile=slots_from_profile,
         n_parallel=n_parallel,

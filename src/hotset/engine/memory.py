@@ -188,26 +188,29 @@ class DeviceNeeds:
     kv: int
     scratch: int
     overflow: int
+    odds: int
     rounding: int
     reserve: int
     kv_note: str = "f16"
 
     @property
     def total(self) -> int:
-        return self.context + self.weights + self.kv + self.scratch + self.overflow + self.rounding + self.reserve
+        held = self.context + self.weights + self.kv + self.scratch + self.overflow + self.odds + self.rounding
+        return held + self.reserve
 
     @staticmethod
     def measured(
-        usage: Usage, *, weights: int, kv: int, overflow: int, reserve: int, kv_note: str = "f16"
+        usage: Usage, *, weights: int, kv: int, overflow: int, odds: int, reserve: int, kv_note: str = "f16"
     ) -> DeviceNeeds:
-        """What a dry run without slots came to hold; `weights`, `kv` and `overflow` are their part of what was handed out."""
+        """What a dry run without slots came to hold; `weights`, `kv`, `overflow` and `odds` are their part of what was handed out."""
         return DeviceNeeds(
             context=usage.context,
             kv_note=kv_note,
             weights=weights,
             kv=kv,
-            scratch=usage.allocated - weights - kv - overflow,
+            scratch=usage.allocated - weights - kv - overflow - odds,
             overflow=overflow,
+            odds=odds,
             rounding=usage.rounding + SLOT_ROUNDING,
             reserve=reserve,
         )
@@ -243,6 +246,7 @@ def device_plan(
         MemoryRow("KV cache", "gpu", needs.kv, needs.kv_note),
         MemoryRow("scratch", "gpu", needs.scratch, "activations and logits"),
         MemoryRow("overflow", "gpu", needs.overflow, "misses that find no slot"),
+        MemoryRow("odds", "gpu", needs.odds, "which expert follows which, to bring experts ahead"),
         MemoryRow("rounding", "gpu", needs.rounding, "the allocator takes whole blocks"),
         MemoryRow("slots", "gpu", slots, slots_note(n_slots, config.n_experts)),
         MemoryRow("reserve", "gpu", needs.reserve, "left free"),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hotset.experts.stats import rate
 
 if TYPE_CHECKING:
-    from hotset.experts.stats import CacheStats
+    from hotset.experts.stats import CacheStats, Prefetched
 
 Phase = Literal["prompt", "decode"]
 DENSE = "the model has no experts"
@@ -54,7 +54,8 @@ class Stats:
 
     `active` says whether the cache moves experts to a GPU; where it does not, `reason` says why and the counts are what it would
     have done. `fetch_ms` is the time the GPU spent bringing misses, prompts included, None where nothing is fetched. `unused_steps`
-    ran ahead of an end that only the host could see (a stop string); they are counted in everything else.
+    ran ahead of an end that only the host could see (a stop string); they are counted in everything else. `prefetched` are the bytes that
+    came before their layer had picked, prompts included, None where nothing comes ahead.
     """
 
     active: bool
@@ -68,6 +69,7 @@ class Stats:
     hit_rate: float | None
     fetch_ms: float | None
     unused_steps: int
+    prefetched: Prefetched | None
     layers: tuple[LayerStats, ...]
     prompt: PhaseStats
 
@@ -144,7 +146,15 @@ class Meter:
             layers=layers,
         )
 
-    def stats(self, *, active: bool, reason: str, fetch_ms: float | None, unused_steps: int = 0) -> Stats:
+    def stats(
+        self,
+        *,
+        active: bool,
+        reason: str,
+        fetch_ms: float | None,
+        unused_steps: int = 0,
+        prefetched: Prefetched | None = None,
+    ) -> Stats:
         decode = self.result("decode")
         shared = {name: getattr(decode, name) for name in PhaseStats.__dataclass_fields__}
         return Stats(
@@ -153,6 +163,7 @@ class Meter:
             policy=self._cache.stats().policy,
             fetch_ms=fetch_ms,
             unused_steps=unused_steps,
+            prefetched=prefetched,
             prompt=self.result("prompt"),
             **shared,
         )

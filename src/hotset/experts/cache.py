@@ -14,11 +14,12 @@ from hotset.experts.host_cache import unroll_ring
 from hotset.experts.layer_state import LayerState, check_seed
 from hotset.experts.prefetcher import Prefetcher
 from hotset.experts.slots import equal_share
-from hotset.experts.stats import CacheStats, cache_stats
+from hotset.experts.stats import CacheStats, Prefetched, cache_stats
 from hotset.kernels.clock import NEVER, TIME_COLUMNS
 from hotset.kernels.counts import next_power_of_2
 from hotset.kernels.fetch import fetch
 from hotset.kernels.lookup import TABLE_COLUMNS, LookupBuffers, lookup
+from hotset.kernels.prefetch import PREFETCH_LAUNCH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from hotset.experts.policy import Policy
     from hotset.experts.relay import Relay
     from hotset.experts.slots import CacheShape
+    from hotset.kernels.prefetch import PrefetchLaunch
 
 POISON = 0xFF  # NaN in every float format: a span read before it was filled shows
 
@@ -37,7 +39,7 @@ class ExpertCache:
 
     `bus_factor` copies of every fetch imitate a bus that many times slower. `overflow` is the area of another cache to share. `bank_base`
     has the address of expert 0 of every layer, as the device reads it; the bank must outlive the cache. `relay` brings what the device
-    cannot read. `prefetch` says whether likely misses of the next layer come ahead of its picks (kernels/prefetch.py).
+    cannot read. `prefetch` says how likely misses of the next layer come ahead of its picks (kernels/prefetch.py), None that none do.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class ExpertCache:
         bus_factor: int = 1,
         overflow: torch.Tensor | None = None,
         relay: Relay | None = None,
-        prefetch: bool = False,
+        prefetch: PrefetchLaunch | None = PREFETCH_LAUNCH,
     ) -> None:
         self.shape = shape
         self.policy = policy
@@ -61,20 +63,20 @@ class ExpertCache:
         self._overflow = self._area(shape.overflow_bytes) if overflow is None else overflow
         self.bank_base = tuple(bank_base)
         self.bus_factor = bus_factor
-        prefetch = prefetch and shape.n_layers > 1
-        self._buffers = self._allocate(ring_steps, prefetch=prefetch)
-        self._prefetcher = Prefetcher(shape, self._buffers) if prefetch else None
+        prefetch = prefetch if shape.n_layers > 1 else None
+        self._buffers = self._allocate(ring_steps, prefetch=prefetch is not None)
+        self._prefetcher = Prefetcher(shape, self._buffers, prefetch) if prefetch else None
         self.relay = relay
         self._n_picks = 0
         self.resize(shape.n_slots)
         self.reset()
 
     def beside(
-        self, n_slots: Sequence[int], policy: Policy, *, bus_factor: int = 1, prefetch: bool | None = None
+        self, n_slots: Sequence[int], policy: Policy, *, bus_factor: int = 1, prefetch: bool = True
     ) -> ExpertCache:
         """Another cache over the same bank, with slots, tables and counts of its own; they share the overflow area, so they take turns.
 
-        It prefetches where this one does, unless told otherwise.
+        It prefetches where this one does, unless told not to.
         """
         return ExpertCache(
             replace(self.shape, n_slots=tuple(n_slots)),
@@ -85,7 +87,7 @@ class ExpertCache:
             bus_factor=bus_factor,
             overflow=self._overflow,
             relay=self.relay,
-            prefetch=self._prefetcher is not None if prefetch is None else prefetch,
+            prefetch=self._prefetcher.launch if self._prefetcher and prefetch else None,
         )
 
     def _area(self, n_bytes: int) -> torch.Tensor:
@@ -290,9 +292,10 @@ class ExpertCache:
         begin, end, total = self._buffers.times.cpu().numpy().T
         return float((total + np.maximum(end - begin, 0)).sum()) / 1e6
 
-    def prefetched(self) -> tuple[int, int] | None:
-        """Bytes that came ahead of their layer's picks, and those of them that were needed; None where nothing does. Waits for the device."""
-        return self._prefetcher.n_bytes() if self._prefetcher else None
+    def prefetched(self) -> Prefetched | None:
+        """What came ahead of its layer's picks since the last reset, None where nothing ever does; waits for the device."""
+        served = any(self.prefetches(layer, self.shape.k) for layer in range(self.shape.n_layers))
+        return self._prefetcher.counts() if self._prefetcher and served else None
 
     def stats(self) -> CacheStats:
         """Copy the counts to the host, which waits for the device."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hotset.experts.stats import Prefetched
 from hotset.kernels.guess import N_GUESSES, Guesses, guess, learn
-from hotset.kernels.prefetch import PREFETCH_LAUNCH, prefetch
+from hotset.kernels.prefetch import prefetch
 
 if TYPE_CHECKING:
     import torch
 
     from hotset.experts.slots import CacheShape
     from hotset.kernels.lookup import LookupBuffers
+    from hotset.kernels.prefetch import PrefetchLaunch
 
 
 class Prefetcher:
@@ -19,9 +21,10 @@ class Prefetcher:
     picks do not reach: a step of all rows has no room for them.
     """
 
-    def __init__(self, shape: CacheShape, buffers: LookupBuffers) -> None:
+    def __init__(self, shape: CacheShape, buffers: LookupBuffers, launch: PrefetchLaunch) -> None:
         n_layers, padded = buffers.slot_of.shape
-        self.guesses = Guesses.empty(n_layers, padded, PREFETCH_LAUNCH.n_programs, buffers.slot_of.device)
+        self.guesses = Guesses.empty(n_layers, padded, launch.n_programs, buffers.slot_of.device)
+        self.launch = launch
         self._shape = shape
         self._buffers = buffers
 
@@ -39,7 +42,8 @@ class Prefetcher:
 
     def bring(self, layer: int, repeat: int) -> None:
         """Copy what was guessed until the lookup of `layer` begins; no earlier than the last fetch has ended, which reads the same areas."""
-        prefetch(self.guesses.of(layer), self._buffers.calls, layer, self._shape.span_bytes[layer], repeat=repeat)
+        span_bytes = self._shape.span_bytes[layer]
+        prefetch(self.guesses.of(layer), self._buffers.calls, layer, span_bytes, self.launch, repeat=repeat)
 
     def learn(self, n_picks: int) -> None:
         """After a step's last lookup: remember what its rows picked."""
@@ -49,7 +53,7 @@ class Prefetcher:
         """Count from zero again."""
         self.guesses.counts.zero_()
 
-    def n_bytes(self) -> tuple[int, int]:
-        """Bytes that came ahead of their layer's picks, and those of them that were needed; waits for the device."""
+    def counts(self) -> Prefetched:
+        """What came since the last reset; waits for the device."""
         came, needed = self.guesses.counts.sum(0).tolist()
-        return came, needed
+        return Prefetched(needed, came - needed)

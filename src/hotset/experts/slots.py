@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
 from hotset.errors import InputError
+from hotset.kernels.counts import next_power_of_2
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,6 +126,12 @@ class CacheShape:
     def overflow_bytes(self) -> int:
         """Bytes of the overflow area, which all layers use in turn."""
         return self.max_rows * self.k * max(self.span_bytes, default=0)
+
+    @property
+    def odds_bytes(self) -> int:
+        """Bytes of what prefetching learns of every layer, see guess.Guesses: float16 for each pair of experts, and for each expert."""
+        padded = next_power_of_2(max(self.n_experts, default=1))
+        return 2 * self.n_layers * (padded + 1) * padded if self.n_layers > 1 else 0
 
 
 def _number_and_unit(text: str) -> tuple[Fraction | None, str]:

@@ -53,6 +53,14 @@ class CacheStats(CacheCounts):
         return sum(self.layer_bytes)
 
 
+@dataclass(frozen=True)
+class Prefetched:
+    """Bytes that came before their layer had picked: `needed` ones are part of what misses fetched, those `in_vain` came on top of it."""
+
+    needed: int
+    in_vain: int
+
+
 def counter_columns(counters: NDArray[Any]) -> tuple[Column, Column, Column, Column]:
     """Counters [layers, 4], as `request.request` and the lookup kernel add them up, as the first four fields of CacheCounts."""
     hits, misses, overflows, requests = (tuple(column.tolist()) for column in counters.T)

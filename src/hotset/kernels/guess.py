@@ -36,8 +36,8 @@ COMMON = 0.7
 ODDS_RATE = 1 / 16
 ANY_RATE = 1 / 64
 RIGHT_RATE = 1 / 64
-# Layers whose first guess is right less often bring nothing ahead.
-MIN_RIGHT = 1 / 16
+# Layers whose first guess is right less often bring nothing ahead: a wrong one holds the fetch up by 3 us, a right one saves it some 50.
+MIN_RIGHT = 0.1
 
 
 @dataclass(frozen=True, eq=False)

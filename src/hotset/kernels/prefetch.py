@@ -6,10 +6,12 @@ a wrong guess costs nothing but idle time of the bus. kernels/guess.py says what
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hotset.kernels.aot import CompileCase
+from hotset.kernels.counts import next_power_of_2
 from hotset.kernels.guess import N_GUESSES
 from hotset.quant.layout import SPAN_ALIGNMENT
 from hotset.quant.triton import jit, tl
@@ -30,6 +32,20 @@ class PrefetchLaunch:
 
 
 PREFETCH_LAUNCH = PrefetchLaunch()
+# What a read of host memory takes when the bus is just full: 8 programs reached 36 of 50 GB/s (docs/log.md).
+READ_S = 3.6e-6
+
+
+def launch_for(bus_rate: float | None) -> PrefetchLaunch:
+    """The launch for a bus of so many bytes per second on the wire, None where that is not known.
+
+    A slower bus is full with fewer bytes under way, and more of them would only hold up the fetch that waits for wrong ones.
+    """
+    most = PREFETCH_LAUNCH.n_programs
+    if not bus_rate:
+        return PREFETCH_LAUNCH
+    programs = next_power_of_2(math.ceil(bus_rate * READ_S / (PREFETCH_LAUNCH.block_words * 8)))
+    return replace(PREFETCH_LAUNCH, n_programs=min(programs, most))
 
 
 @jit(do_not_specialize=["layer"])

@@ -131,6 +131,7 @@ def estimated_needs(model: PlannedModel, n_ctx: int, budget: int) -> DeviceNeeds
         kv=kv_bytes(config, n_ctx, 1, model.kv_types),
         scratch=ASSUMED_SCRATCH + MAX_ROWS * config.n_vocab * 4 + rows * chunk_row_bytes(config),
         overflow=shape.overflow_bytes,
+        odds=shape.odds_bytes,
         rounding=ASSUMED_ROUNDING,
         reserve=reserve_bytes(budget),
         kv_note=str(model.kv_types),

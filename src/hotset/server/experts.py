@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,6 +84,7 @@ def cache_facts(engine: Engine, stats: Stats) -> dict[str, Any]:
         "hit_rate": stats.hit_rate,
         "bytes_fetched": stats.bytes_fetched,
         "fetch_ms": stats.fetch_ms,
+        "prefetched": asdict(stats.prefetched) if stats.prefetched else None,
     }
 
 

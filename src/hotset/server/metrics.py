@@ -64,6 +64,12 @@ def families(serving: Serving, picture: Picture) -> Iterator[Metric]:
     yield counter("engine_restarts", "Times that the engine was started again after an error.", worker.n_restarts)
     if stats.fetch_ms is not None:
         yield counter("fetch_seconds", "Time that the GPU spent fetching experts.", stats.fetch_ms / 1e3)
+    if stats.prefetched is not None:
+        text = "Bytes of experts that came before they were picked: needed ones are fetched bytes too, those in vain came on top."
+        ahead = CounterMetricFamily("hotset_prefetched_bytes", text, labels=["end"])
+        ahead.add_metric(["needed"], stats.prefetched.needed)
+        ahead.add_metric(["in_vain"], stats.prefetched.in_vain)
+        yield ahead
     memory = GaugeMetricFamily("hotset_memory_bytes", "Memory set aside while loading.", labels=["name", "where"])
     for row in scheduler.engine.memory.rows:
         memory.add_metric([row.name, row.where], row.n_bytes)

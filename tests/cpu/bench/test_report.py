@@ -7,6 +7,7 @@ import pytest
 
 from hotset.bench.report import Line, Setting, Table
 from hotset.bench.runner import Result, Sample, Workload
+from hotset.experts.stats import Prefetched
 from hotset.plan.nvml import GpuState, Link
 
 SETTING = Setting("a | b", 1 << 30, 10**9, "CPU", 4, "25%", "lru", False, 10**9, 2e10)
@@ -63,6 +64,20 @@ def test_what_a_gpu_alone_has_gets_columns_there():
     head, _, row = Table("md", ["ms in misses", "bus GB/s", "VRAM peak"], [found]).text.splitlines()
     shown = dict(zip(cells(head), cells(row)[1:], strict=True))
     assert [shown[name] for name in ("ms in misses", "bus GB/s", "VRAM peak")] == ["0.100", "5.2 of 50.0", "1.00 GiB"]
+
+
+def test_a_fetch_did_not_bring_what_had_come_ahead():
+    ahead = Prefetched(needed=2 << 20, in_vain=6 << 20)
+    runs = (Sample(10, 1.0, 1, 3, 5 << 20, fetch_ms=1.0, prefetched=ahead),)
+    setting = replace(SETTING, backend="CUDA", bus_rate=5e10, bus_factor=2)
+    found = Line(setting, Result(Workload("tg", 10), runs[0], runs, cold=False))
+    assert found.reached_rate == pytest.approx(2 * (3 << 20) / 1e-3)
+    head, _, row = Table("md", ["ahead"], [found]).text.splitlines()
+    assert dict(zip(cells(head), cells(row)[1:], strict=True))["ahead"] == "0.20 of 0.80"
+    facts = found.facts()
+    assert facts["prefetched_needed_per_token"] == pytest.approx((2 << 20) / 10)
+    assert facts["prefetched_in_vain_per_token"] == pytest.approx((6 << 20) / 10)
+    assert line().facts()["prefetched_needed_per_token"] is None
 
 
 def test_how_the_gpu_ran_is_recorded_and_has_the_same_columns_where_it_is_not_known():

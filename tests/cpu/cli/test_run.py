@@ -9,6 +9,7 @@ import pytest
 
 from fakes import fake_engine
 from hotset.cli.answer import Interrupt, stream_answer
+from hotset.experts.stats import Prefetched
 
 
 @pytest.fixture
@@ -54,8 +55,9 @@ def test_every_default_is_shown_with_its_reason(call, loaded):
 @pytest.mark.parametrize(
     ("given", "arrives"),
     [
-        ((), {"graph": True, "page_lock": None}),
+        ((), {"graph": True, "page_lock": None, "prefetch": True}),
         (("--no-graph",), {"graph": False}),
+        (("--no-prefetch",), {"prefetch": False}),
         (("--page-lock", "off"), {"page_lock": "off"}),
         (("--page-lock", "3GiB"), {"page_lock": "3GiB"}),
     ],
@@ -91,6 +93,29 @@ def test_the_report_has_speed_hit_rate_and_bytes(call, loaded):
 def test_steps_that_ran_ahead_are_owned_up_to(call, loaded):
     loaded().runner.unused_steps = 2
     assert "2 more steps had begun" in call("run", "demo", "-p", "x", "-n", "3").err
+
+
+def test_what_came_before_it_was_picked_is_owned_up_to(call, loaded):
+    loaded().runner.prefetched = Prefetched(4 * 3 << 20, 4 * 5 << 20)
+    text = call("run", "demo", "-p", "x", "-n", "5").err
+    assert "brought before it was picked, per token: 3.00 MiB that was needed, 5.00 MiB in vain" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "prefetched", "shown"),
+    [
+        ((), Prefetched(0, 0), ("on", "likely misses of the next layer come")),
+        ((), None, ("off", "no layer's experts are read by the GPU alone")),
+        (("--no-prefetch",), None, ("off", "as asked")),
+    ],
+)
+def test_whether_experts_come_ahead_is_shown_with_the_reason(call, loaded, given, prefetched, shown):
+    runner = loaded().runner
+    runner.device, runner.active = "cuda", True
+    runner.prefetched = prefetched
+    text = call("run", "demo", "-p", "x", "-n", "1", *given).err
+    row = next(line for line in text.splitlines() if "prefetch" in line)
+    assert all(part in row for part in shown)
 
 
 def test_the_report_goes_layer_by_layer_on_demand(call, loaded):

@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hotset.errors import InputError
+from hotset.experts.cache import ExpertCache
+from hotset.experts.policy import Policy
 from hotset.experts.slots import CacheShape, CacheSize, equal_share, parse_bytes
 
 
@@ -130,3 +132,11 @@ def test_a_shape_knows_its_bytes():
     shape = CacheShape((256, 512), (8, 8), (4, 3), k=2, max_rows=4)
     assert shape.slot_bytes == 4 * 256 + 3 * 512
     assert shape.overflow_bytes == 4 * 2 * 512
+    assert shape.odds_bytes == 2 * 2 * 9 * 8
+
+
+@pytest.mark.parametrize(("n_layers", "n_experts"), [(1, 8), (2, 12), (5, 64)])
+def test_a_shape_knows_what_prefetching_learns(n_layers, n_experts):
+    shape = CacheShape((256,) * n_layers, (n_experts,) * n_layers, (4,) * n_layers, k=2, max_rows=4)
+    ahead = ExpertCache(shape, Policy(), (0,) * n_layers, "cpu")._prefetcher
+    assert shape.odds_bytes == (ahead.guesses.odds.nbytes if ahead else 0)

@@ -5,7 +5,8 @@ import torch
 
 from hotset.kernels.fetch import FetchLaunch, fetch
 from hotset.kernels.guess import N_GUESSES, Guesses
-from hotset.kernels.prefetch import PrefetchLaunch, prefetch
+from hotset.kernels.prefetch import PrefetchLaunch, launch_for, prefetch
+from hotset.plan.nvml import Link
 
 POISON = 0xFF
 BLOCK_BYTES = 1024
@@ -61,6 +62,14 @@ class TestFetch:
         assert torch.equal(pool[2, ahead:], bank[1, ahead:])
         assert torch.all(pool[[1, 3]] == POISON)
         assert counts.tolist() == [sum(done) * BLOCK_BYTES, ahead]
+
+
+@pytest.mark.parametrize(
+    ("link", "programs"),
+    [(None, 16), ((5, 16), 16), ((4, 16), 8), ((4, 8), 4), ((3, 16), 4), ((3, 8), 2), ((1, 1), 1), ((6, 16), 16)],
+)
+def test_a_slower_bus_takes_fewer_programs(link, programs):
+    assert launch_for(link and Link(*link).rate).n_programs == programs
 
 
 class TestPrefetch:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
 from hotset.errors import PlacementError
+from hotset.experts.stats import Prefetched
 
 
 def test_text_becomes_tokens_and_text_again(demo):
@@ -98,6 +100,16 @@ def test_the_map_shows_every_layer_and_what_was_picked_since(demo):
 @pytest.mark.parametrize("since", ["-1", "x", "9999999999", "1.5", ""])
 def test_since_must_be_a_step(demo, since):
     assert demo.request("GET", f"/v1/experts?since={since}")[0] == 400
+
+
+def test_what_came_before_it_was_picked_is_told(demo, monkeypatch):
+    runner = demo.scheduler.engine.runner
+    counted = type(runner).stats
+    monkeypatch.setattr(type(runner), "stats", lambda self: replace(counted(self), prefetched=Prefetched(5, 7)))
+    assert demo.get("/v1/experts")["prefetched"] == {"needed": 5, "in_vain": 7}
+    lines = demo.request("GET", "/metrics")[2].decode().splitlines()
+    assert 'hotset_prefetched_bytes_total{end="needed"} 5.0' in lines
+    assert 'hotset_prefetched_bytes_total{end="in_vain"} 7.0' in lines
 
 
 def test_the_cache_changes_its_size_under_load_and_no_answer_changes(demo):
