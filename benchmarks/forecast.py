@@ -22,7 +22,7 @@ from hotset.plan.forecast import EXPERT_SHARE, FETCH_SHARE, LAYER_S, Rates, Work
 
 @dataclass(frozen=True)
 class Step:
-    """One measured arm."""
+    """One measured arm. `hit_rate` counts bytes that came ahead of their picks as hits, for nothing waits for them."""
 
     shape: str
     name: str
@@ -54,8 +54,9 @@ def steps_of(path: Path) -> list[Step]:
 
     def step(arm: dict[str, Any]) -> Step:
         rates = Rates(machine["gpu_memory"], copies, 0.0, machine["gpu"], arm["bus"])
-        name = f"{arm['size']} {arm['policy']} bus {arm['bus']}"
-        return Step(facts["shape"], name, work, rates, arm["hit_rate"], arm["ms"] / 1e3)
+        name = f"{arm['size']} {arm['policy']} bus {arm['bus']} prefetch {arm.get('prefetch', 0)}"
+        ahead = arm.get("ahead_needed_mib", 0.0) * 2**20 / work.expert_bytes
+        return Step(facts["shape"], name, work, rates, arm["hit_rate"] + ahead, arm["ms"] / 1e3)
 
     return [step(arm) for arm in facts["decode"] if arm["rows"] == 1]
 

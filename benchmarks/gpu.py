@@ -29,6 +29,7 @@ import json
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
@@ -42,7 +43,9 @@ from torch.profiler import ProfilerActivity, profile
 
 import hotset
 from hotset.bench.routing import routing_trace
+from hotset.checkpoint import open_model
 from hotset.engine.device import DeviceModel, DeviceRunner
+from hotset.engine.loading import resolve
 from hotset.experts.policy import Policy
 from hotset.experts.slots import CacheSize
 from hotset.experts.stats import Prefetched
@@ -53,6 +56,7 @@ from hotset.model.batch import MAX_ROWS
 from hotset.model.chunk_ops import ChunkBatch, ChunkOps
 from hotset.model.transformer import forward
 from hotset.plan.bus import memory_rate, pinned_copy_rates, zero_copy_rate
+from hotset.plan.planner import PlannedModel
 
 PARAMS = hotset.SamplingParams(temperature=0)
 KERNELS_SHOWN = 20
@@ -453,6 +457,16 @@ def measure_machine(model: DeviceModel, rows: set[int]) -> Machine:
     return machine
 
 
+def shape_facts(path: str) -> dict[str, Any]:
+    """What benchmarks/forecast.py must know of a model."""
+    with open_model(resolve(path)) as file:
+        work = PlannedModel.of(file).work
+    return {
+        "shape": Path(path).stem, "n_layers": work.n_layers, "n_picks": work.n_picks, "dense_bytes_read": work.dense_bytes,
+        "span_bytes": dict(Counter(work.span_bytes)),
+    }  # fmt: skip
+
+
 def say(text: str) -> None:
     print(text, flush=True)
 
@@ -494,6 +508,7 @@ def main() -> None:
         bench.trace(arm.routing)
     machine = measure_machine(bench.model, {arm.rows for arm in arms})
     facts: dict[str, Any] = {
+        **shape_facts(options.model),
         "model": options.model,
         "torch": torch.__version__,
         "load_s": load_s,

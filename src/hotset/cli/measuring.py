@@ -204,7 +204,7 @@ class Measuring:
         return state(address_of(torch.cuda.get_device_properties(self.on_gpu.model.device)))
 
     def forecast(self, arm: Placed, result: Result) -> float | None:
-        """Tokens per second that the kept figures promise at the misses that were counted, None where they are lacking."""
+        """Tokens per second that the kept figures promise at the misses that were counted, None where they are lacking. What came ahead took no time."""
         from hotset.host.threads import checked_threads
         from hotset.plan.forecast import Rates, Work, cpu_band, step_s
 
@@ -216,7 +216,8 @@ class Measuring:
             return cpu_band(work, machine, checked_threads(arm.arm.threads)).expected
         if machine.gpu is None:
             return None
-        hits = 1 - result.bytes_per_token / work.expert_bytes if work.expert_bytes else 1.0
+        awaited = result.bytes_per_token - (result.prefetched or (0.0, 0.0))[0]
+        hits = 1 - awaited / work.expert_bytes if work.expert_bytes else 1.0
         return 1 / step_s(work, replace(Rates.of(machine), bus_factor=self.bus_factor), hits)
 
     def resident_step(self, arm: Placed, result: Result) -> float | None:

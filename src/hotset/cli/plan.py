@@ -189,6 +189,10 @@ def speed_rows(result: Plan, rates: Rates, machine: Machine | None) -> Rows:
     if budget is not None:
         by_hits = "the hit rate's, and " if h and h.low < 1 else ""
         rows.append(("", f"the band is {by_hits}{100 * rates.tolerance:.0f} % either way for the step itself"))
+        if h and h.low < 1:
+            rows.append(
+                ("", "experts that come before they are picked are not counted in: steps are shorter by what they save")
+            )
     return rows
 
 
