@@ -224,15 +224,14 @@ def load(
     `expert_cache` is its size: "6GiB", "25%" of each layer's experts, "16slots" per layer, "auto" or "off"; `policy` is lrfu:HALF_LIFE,
     product, lru, lfu or static. `vram` bounds all that is put on the GPU ("8GiB" or bytes). `n_ctx` is the context in tokens, `threads` the CPU
     threads (default: physical cores). `pre` overrides the tokenizer's name for splitting text. `record_steps` keeps the picks of so many
-    last steps. `graph` False launches a GPU step's kernels one by one instead of as one captured graph; `prefetch`
-    False leaves the bus idle until a layer has picked. `n_ubatch` is how many tokens of a prompt
-    the GPU computes at once (default: by VRAM, at most 4,096). `cache_type_k` and `cache_type_v` say how keys and values are kept, "f16" or
-    "q8_0" (about half the memory). `page_lock` is how much of the experts may be page-locked for the GPU to read ("8GiB", bytes, or "off";
-    default: all): what is not goes through a small buffer, slower and with the same results. `warm_start` fills the expert cache with what
-    earlier runs of the model used most and keeps what this one uses (a small file in the cache directory); `slots_from_profile` deals slots
-    to layers by what they picked; both change speed alone. `n_parallel` plans memory for so many
-    sequences that step together, instead of for one session. `progress` is called with a stage, what is done and the whole; stages overlap,
-    and their calls come from other threads, one at a time.
+    last steps. `graph` False launches a GPU step's kernels one by one instead of as one captured graph. `prefetch` False brings no expert to
+    the GPU before its layer has picked it. `n_ubatch` is how many tokens of a prompt the GPU computes at once (default: by VRAM, at most
+    4,096). `cache_type_k` and `cache_type_v` say how keys and values are kept, "f16" or "q8_0" (about half the memory). `page_lock` is how
+    much of the experts may be page-locked for the GPU to read ("8GiB", bytes, or "off"; default: all): what is not goes through a small
+    buffer, slower and with the same results. `warm_start` fills the expert cache with what earlier runs of the model used most and keeps
+    what this one uses (a small file in the cache directory); `slots_from_profile` deals slots to layers by what they picked; both change
+    speed alone. `n_parallel` plans memory for so many sequences that step together, instead of for one session. `progress` is called with
+    a stage, what is done and the whole; stages overlap, and their calls come from other threads, one at a time.
 
     Raises HotsetError: FileError (the file), PlacementError (memory), DeviceError (the GPU), InputError (an argument).
     """

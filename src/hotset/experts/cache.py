@@ -19,7 +19,7 @@ from hotset.kernels.clock import NEVER, TIME_COLUMNS
 from hotset.kernels.counts import next_power_of_2
 from hotset.kernels.fetch import fetch
 from hotset.kernels.lookup import TABLE_COLUMNS, LookupBuffers, lookup
-from hotset.kernels.prefetch import PREFETCH_LAUNCH
+from hotset.kernels.prefetch import PREFETCH_LAUNCH, PrefetchLaunch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from hotset.experts.policy import Policy
     from hotset.experts.relay import Relay
     from hotset.experts.slots import CacheShape
-    from hotset.kernels.prefetch import PrefetchLaunch
 
 POISON = 0xFF  # NaN in every float format: a span read before it was filled shows
 

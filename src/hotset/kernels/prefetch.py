@@ -1,7 +1,7 @@
 """Bring guessed experts before their router has decided: the bus is idle while a layer computes all but its experts.
 
 The spans come until that layer's lookup begins. What came lies in guess areas; the fetch takes it from there and the rest from the host, so
-a wrong guess costs nothing but idle time of the bus. kernels/guess.py says what is guessed.
+a wrong guess costs idle time of the bus and the few microseconds in which what is under way arrives. kernels/guess.py says what is guessed.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class PrefetchLaunch:
 PREFETCH_LAUNCH = PrefetchLaunch()
 # What a read of host memory takes when the bus is just full: 8 programs reached 36 of 50 GB/s (docs/log.md).
 READ_S = 3.6e-6
+# A virtual machine may name a bus that is slower than it is.
+FEWEST = 4
 
 
 def launch_for(bus_rate: float | None) -> PrefetchLaunch:
@@ -41,11 +43,10 @@ def launch_for(bus_rate: float | None) -> PrefetchLaunch:
 
     A slower bus is full with fewer bytes under way, and more of them would only hold up the fetch that waits for wrong ones.
     """
-    most = PREFETCH_LAUNCH.n_programs
     if not bus_rate:
         return PREFETCH_LAUNCH
     programs = next_power_of_2(math.ceil(bus_rate * READ_S / (PREFETCH_LAUNCH.block_words * 8)))
-    return replace(PREFETCH_LAUNCH, n_programs=min(programs, most))
+    return replace(PREFETCH_LAUNCH, n_programs=min(max(programs, FEWEST), PREFETCH_LAUNCH.n_programs))
 
 
 @jit(do_not_specialize=["layer"])

@@ -66,7 +66,7 @@ class TestFetch:
 
 @pytest.mark.parametrize(
     ("link", "programs"),
-    [(None, 16), ((5, 16), 16), ((4, 16), 8), ((4, 8), 4), ((3, 16), 4), ((3, 8), 2), ((1, 1), 1), ((6, 16), 16)],
+    [(None, 16), ((5, 16), 16), ((4, 16), 8), ((4, 8), 4), ((3, 16), 4), ((3, 8), 4), ((1, 1), 4), ((6, 16), 16)],
 )
 def test_a_slower_bus_takes_fewer_programs(link, programs):
     assert launch_for(link and Link(*link).rate).n_programs == programs
