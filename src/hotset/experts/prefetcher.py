@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hotset.experts.stats import Prefetched
-from hotset.kernels.guess import N_GUESSES, Guesses, guess, learn
+from hotset.kernels.guess import N_GUESSES, Guesses, guess
+from hotset.kernels.learn import learn
 from hotset.kernels.prefetch import prefetch
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from hotset.kernels.guess import COMMON, FLOOR, MISSED, N_GUESSES, Guesses, guess, learn
+from hotset.kernels.guess import COMMON, FLOOR, MISSED, N_GUESSES, Guesses, guess
+from hotset.kernels.learn import learn
 
 
 class TestGuess:
