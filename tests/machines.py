@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hotset.engine.nvml import Link
 from hotset.plan.hardware import GpuFigures, Machine
-from hotset.plan.nvml import Link
 
 GPU = GpuFigures(
     name="a card",

@@ -12,7 +12,7 @@ from typing import Any
 from hotset.bench.markdown import markdown_table
 from hotset.bench.runner import Result
 from hotset.bench.units import count_text, percent_text, size_text
-from hotset.plan.nvml import UNKNOWN, GpuState
+from hotset.engine.nvml import UNKNOWN, GpuState
 
 FORMATS = ("md", "csv", "json", "jsonl")
 # Columns that are shown only where they say something: settings that vary, and what a GPU alone has.

@@ -78,7 +78,7 @@ def machine_rows(m: Machine) -> Rows:
 
 
 def gpu_rows(g: GpuFigures) -> Rows:
-    from hotset.plan.nvml import link_text
+    from hotset.engine.nvml import link_text
 
     def rates(by_size: dict[int, float]) -> str:
         sizes = {n: size_text(n).replace(".00 ", " ") for n in by_size}

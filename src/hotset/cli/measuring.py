@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from hotset.cli.inspection import Inspection
     from hotset.engine.device import DeviceRunner
     from hotset.engine.engine import Engine
+    from hotset.engine.nvml import GpuState
     from hotset.engine.runner import Runner
     from hotset.experts.trace import Trace
     from hotset.plan.hardware import Machine
-    from hotset.plan.nvml import GpuState
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class Measuring:
         import torch
 
         from hotset.engine.cuda import address_of
-        from hotset.plan.nvml import state
+        from hotset.engine.nvml import state
 
         return state(address_of(torch.cuda.get_device_properties(self.on_gpu.model.device)))
 

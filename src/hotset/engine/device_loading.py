@@ -12,6 +12,7 @@ from hotset.engine.cuda import CudaLocker, address_of, driver_library, free_befo
 from hotset.engine.device import DeviceModel, DeviceRunner
 from hotset.engine.filling import Filling
 from hotset.engine.memory import MIB, DeviceNeeds, MemoryPlan, Usage, chunk_rows, device_plan, kv_bytes, reserve_bytes
+from hotset.engine.nvml import Link, state
 from hotset.engine.page_locking import page_lock, relay_for
 from hotset.engine.room import keep_reserve
 from hotset.errors import PlacementError
@@ -24,7 +25,6 @@ from hotset.model.batch import MAX_ROWS
 from hotset.model.device_place import DevicePlace
 from hotset.model.device_support import prompts_in_chunks
 from hotset.model.loading import load_weights
-from hotset.plan.nvml import Link, state
 
 if TYPE_CHECKING:
     from hotset.engine.loading import Source

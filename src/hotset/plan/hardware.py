@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from hotset.engine.nvml import GpuInfo, Link, gpus
 from hotset.host.cgroup import read
 from hotset.host.folders import cache_root, replace_file
 from hotset.host.threads import available_cores
-from hotset.plan.nvml import GpuInfo, Link, gpus
 
 FORMAT = 1
 MAX_FILE_BYTES = 1 << 20

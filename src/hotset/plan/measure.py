@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hotset.engine.cuda import CudaLocker, address_of, cuda_problem, driver_library
+from hotset.engine.nvml import gpus
 from hotset.host.pages import own_pages
 from hotset.host.ram import available_bytes
 from hotset.host.threads import checked_threads
 from hotset.plan.dram import BUFFER_BYTES, buffer, read_rate
 from hotset.plan.hardware import GpuFigures, Machine, cpu_name, geometric, ram_bytes
-from hotset.plan.nvml import gpus
 
 if TYPE_CHECKING:
     import torch
 
+    from hotset.engine.nvml import GpuInfo
     from hotset.experts.bounce import Locker
-    from hotset.plan.nvml import GpuInfo
 
 MIB = 1 << 20
 COPY_SIZES = (64 << 10, 256 << 10, MIB, 2 * MIB, 4 * MIB, 8 * MIB, 16 * MIB)

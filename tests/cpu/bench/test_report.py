@@ -7,8 +7,8 @@ import pytest
 
 from hotset.bench.report import Line, Setting, Table
 from hotset.bench.runner import Result, Sample, Workload
+from hotset.engine.nvml import GpuState, Link
 from hotset.experts.stats import Prefetched
-from hotset.plan.nvml import GpuState, Link
 
 SETTING = Setting("a | b", 1 << 30, 10**9, "CPU", 4, "25%", "lru", False, 10**9, 2e10)
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from hotset.engine.nvml import Link
 from hotset.kernels.fetch import FetchLaunch, fetch
 from hotset.kernels.guess import N_GUESSES, Guesses
 from hotset.kernels.prefetch import PrefetchLaunch, launch_for, prefetch
-from hotset.plan.nvml import Link
 
 POISON = 0xFF
 BLOCK_BYTES = 1024

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from hotset.engine.nvml import GpuInfo, Link
 from hotset.plan.hardware import (
     Machine,
     cpu_name,
@@ -14,7 +15,6 @@ from hotset.plan.hardware import (
     machine_path,
     rate_between,
 )
-from hotset.plan.nvml import GpuInfo, Link
 from machines import WITH_GPU
 
 CARD = GpuInfo("a card", "GPU-1", "0000:01:00", 8 << 30, Link(4, 8), Link(4, 16))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hotset.plan.nvml import GpuInfo, GpuState, Link, gpus, state
+from hotset.engine.nvml import GpuInfo, GpuState, Link, gpus, state
 
 
 class FakeNvml:
