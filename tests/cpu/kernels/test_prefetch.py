@@ -29,14 +29,14 @@ def addresses(buffer, rows):
 class TestFetch:
     """What came ahead, whole, in part or not at all, and what is left make the span."""
 
-    @pytest.mark.parametrize("span_bytes", [256, 1024, 3072, 5376])
-    @pytest.mark.parametrize("cut", [0, 256, 2048])
+    @pytest.mark.parametrize(
+        ("span_bytes", "cut"),
+        [(span, cut) for span in (256, 1024, 3072, 5376) for cut in (0, 256, 2048) if cut < span],
+    )
     @pytest.mark.parametrize(
         "done", [(0, 0, 0, 0), (1, 0, 0, 0), (1, 1, 1, 0), (2, 2, 1, 1), (3, 3, 3, 3), (9, 9, 9, 9)]
     )
     def test_a_span_is_whole_wherever_its_bytes_came_from(self, span_bytes, cut, done):
-        if cut >= span_bytes:
-            pytest.skip("the part is empty")
         bank, pool = spans(5, span_bytes), torch.full((4, span_bytes), POISON, dtype=torch.uint8)
         areas = torch.full((N_GUESSES, span_bytes), POISON, dtype=torch.uint8)
         state = empty()
