@@ -137,8 +137,8 @@ class Decoded:
         missed = sum(sum(w.missed.values()) for w in windows)
         hits, misses = sum(w.hits for w in windows), sum(w.misses for w in windows)
         fetch_s = sum(w.fetch_s for w in windows)
-        needed = sum(w.ahead.needed for w in windows) / steps / 2**20
-        came = needed + sum(w.ahead.in_vain for w in windows) / steps / 2**20
+        needed = sum(w.ahead.needed for w in windows)
+        came = needed + sum(w.ahead.in_vain for w in windows)
         step = statistics.median(w.step_s for w in windows)
         facts = asdict(arm) | {
             "n_slots": sorted(set(self.n_slots)), "ms": step * 1e3, "tokens_per_s": arm.rows / step,
@@ -146,8 +146,8 @@ class Decoded:
             "spread_ms": (max(w.step_s for w in windows) - min(w.step_s for w in windows)) * 1e3,
             "host_ms": statistics.median(w.host_s / w.steps for w in windows) * 1e3,
             "hit_rate": hits / (hits + misses) if hits + misses else None, "mib_per_step": missed / steps / 2**20,
-            "ahead_mib": came, "ahead_needed_mib": needed,
-            "fetch_ms": fetch_s / steps * 1e3, "fetch_gb_per_s": (missed - needed * steps * 2**20) * arm.bus / fetch_s / GB if fetch_s else None,
+            "ahead_mib": came / steps / 2**20, "ahead_needed_mib": needed / steps / 2**20,
+            "fetch_ms": fetch_s / steps * 1e3, "fetch_gb_per_s": (missed - needed) * arm.bus / fetch_s / GB if fetch_s else None,
             "memory_floor_ms": statistics.median(w.read / w.steps for w in windows) / machine.gpu_memory * 1e3,
             "warm_s": self.warm_s, "vram_gib": self.vram_bytes / GIB,
         }  # fmt: skip

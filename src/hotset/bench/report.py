@@ -94,9 +94,8 @@ class Line:
     @property
     def reached_rate(self) -> float | None:
         """Bytes per second that fetches reached; they brought what had not come ahead."""
-        ms, ahead = self.result.fetch_ms, self.result.prefetched
-        needed = ahead[0] * self.setting.bus_factor if ahead else 0.0
-        return (self.missed_bytes - needed) / ms * 1e3 if ms else None
+        ms = self.result.fetch_ms
+        return self.result.awaited_bytes * self.setting.bus_factor / ms * 1e3 if ms else None
 
     def cells(self) -> dict[str, str]:
         """The columns of the table, as text."""

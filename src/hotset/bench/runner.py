@@ -127,6 +127,11 @@ class Result:
         return sum(c.needed for c in counts) / self._tokens, sum(c.in_vain for c in counts) / self._tokens
 
     @property
+    def awaited_bytes(self) -> float:
+        """Bytes per token that had not come ahead when they were missed."""
+        return self.bytes_per_token - (self.prefetched[0] if self.prefetched else 0.0)
+
+    @property
     def busy_cores(self) -> float | None:
         """How many cores of the CPU were busy, on average."""
         times = [s.cpu_seconds for s in self.samples if s.cpu_seconds is not None]

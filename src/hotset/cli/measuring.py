@@ -196,12 +196,9 @@ class Measuring:
         """Link, clock and power of the GPU now, while they are still what they were in the test."""
         if self.on_gpu is None:
             return None
-        import torch
+        from hotset.engine.nvml import state_of
 
-        from hotset.engine.cuda import address_of
-        from hotset.engine.nvml import state
-
-        return state(address_of(torch.cuda.get_device_properties(self.on_gpu.model.device)))
+        return state_of(self.on_gpu.model.device)
 
     def forecast(self, arm: Placed, result: Result) -> float | None:
         """Tokens per second that the kept figures promise at the misses that were counted, None where they are lacking. What came ahead took no time."""
@@ -216,8 +213,7 @@ class Measuring:
             return cpu_band(work, machine, checked_threads(arm.arm.threads)).expected
         if machine.gpu is None:
             return None
-        awaited = result.bytes_per_token - (result.prefetched or (0.0, 0.0))[0]
-        hits = 1 - awaited / work.expert_bytes if work.expert_bytes else 1.0
+        hits = 1 - result.awaited_bytes / work.expert_bytes if work.expert_bytes else 1.0
         return 1 / step_s(work, replace(Rates.of(machine), bus_factor=self.bus_factor), hits)
 
     def resident_step(self, arm: Placed, result: Result) -> float | None:

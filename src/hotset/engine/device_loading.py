@@ -12,7 +12,7 @@ from hotset.engine.cuda import CudaLocker, address_of, driver_library, free_befo
 from hotset.engine.device import DeviceModel, DeviceRunner
 from hotset.engine.filling import Filling
 from hotset.engine.memory import MIB, DeviceNeeds, MemoryPlan, Usage, chunk_rows, device_plan, kv_bytes, reserve_bytes
-from hotset.engine.nvml import Link, state
+from hotset.engine.nvml import state_of
 from hotset.engine.page_locking import page_lock, relay_for
 from hotset.engine.room import keep_reserve
 from hotset.errors import PlacementError
@@ -101,6 +101,7 @@ def _place(
     config, device = source.config, budget.device
     weights = load_weights(source.tensors, config, source.spans, DevicePlace(device))
     weight_bytes = budget.usage().allocated
+    gpu = state_of(device)
     no_slots = source.shape((0,) * len(source.spans))
     cache = ExpertCache(
         no_slots,
@@ -108,7 +109,7 @@ def _place(
         bank.base,
         device,
         ring_steps=source.options.ring_steps,
-        prefetch=launch_for(bus_rate(device)) if source.options.prefetch else None,
+        prefetch=launch_for(gpu.bus_rate if gpu else None) if source.options.prefetch else None,
     )
     model = DeviceModel(config, weights, bank, cache, device)
     rows = source.options.n_ubatch or chunk_rows(config, budget.n_bytes)
@@ -186,14 +187,6 @@ def fill_room(cache: ExpertCache, plan: MemoryPlan, budget: Measured) -> tuple[M
     slots = cache.shape.slot_bytes
     rows = tuple(replace(row, n_bytes=slots) if row.name == "slots" else row for row in plan.rows)
     return replace(plan, rows=rows, n_slots=cache.shape.n_slots, usage=usage), [note]
-
-
-def bus_rate(device: torch.device) -> float | None:
-    """Bytes per second on the wire between host and device, None where the driver does not say. An idle GPU keeps its lanes and lowers the generation."""
-    found = state(address_of(torch.cuda.get_device_properties(device)))
-    if found is None or found.link is None or found.best_link is None:
-        return None
-    return Link(found.best_link.generation, found.link.width).rate or None
 
 
 def _out_of_memory_is_named(work: Callable[[], T]) -> T:

@@ -6,9 +6,12 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hotset.engine.cuda import PciInfo, pci_address
+from hotset.engine.cuda import PciInfo, address_of, pci_address
+
+if TYPE_CHECKING:
+    import torch
 
 # Bytes per second of one lane, after line coding, by PCIe generation.
 LANE_RATES = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
@@ -55,6 +58,13 @@ class GpuState:
     best_mhz: int | None
     watts: float | None
     most_watts: float | None
+
+    @property
+    def bus_rate(self) -> float | None:
+        """Bytes per second on the wire once the GPU is awake: while it idles it keeps its lanes and lowers the generation."""
+        if self.link is None or self.best_link is None:
+            return None
+        return Link(self.best_link.generation, self.link.width).rate or None
 
     def __str__(self) -> str:
         """As in "PCIe 4 x16, 1,980 of 1,980 MHz, 310 of 700 W"."""
@@ -103,6 +113,13 @@ def state(address: str, library: Any = None) -> GpuState | None:
             if _address(nvml, handle) == address:
                 return _state(nvml, handle)
     return None
+
+
+def state_of(device: torch.device) -> GpuState | None:
+    """The same of a device of torch."""
+    import torch  # nothing else here needs it
+
+    return state(address_of(torch.cuda.get_device_properties(device)))
 
 
 @contextmanager

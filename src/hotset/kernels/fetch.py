@@ -48,7 +48,7 @@ def fetch_kernel(  # noqa: C901 - two roles of one launch
     n_words: tl.tensor,  # words of the part
     span_words: tl.tensor,  # words of a span
     times: tl.tensor,  # int64 [3], see clock.py; any pointer where not TIMED
-    guesses: tl.tensor,  # see guess.Guesses; any pointers where not N_GUESSES
+    guesses: tl.tensor,  # see guess.GuessList; any pointers where not N_GUESSES
     areas: tl.tensor,
     done: tl.tensor,
     counts: tl.tensor,

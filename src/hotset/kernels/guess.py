@@ -52,9 +52,7 @@ class Guesses:
     """
 
     odds: torch.Tensor  # float16 [layers, E_PAD + 1, E_PAD]: the only part that is large
-    right: (
-        torch.Tensor
-    )  # float32 [layers, 2], how often a forecast's first guess was right, recent tokens counting more
+    right: torch.Tensor  # float32 [layers, 2], how often each forecast's first guess was right of late
     guessed: torch.Tensor  # int32 [layers, 2], each forecast's first guess, -1 for none
     counts: torch.Tensor  # int64 [layers, 2], bytes that came ahead, and those of them that were needed
     lists: tuple[GuessList, GuessList]
@@ -188,7 +186,6 @@ def guess(
     n_rows: int,
     k: int,
     n: int,
-    min_right: float = MIN_RIGHT,
 ) -> None:
     """Guess up to `n` experts that `layer` will miss, from what `n_rows` rows picked in the layer before it, and from what its router is likely
     to pick, where that is known; tensors as in guess_kernel.
@@ -218,7 +215,7 @@ def guess(
         N_PAD=N_GUESSES,
         WIDTH=table.shape[1],
         LIKELY=likely is not None,
-        MIN=min_right,
+        MIN=MIN_RIGHT,
         FLOOR=FLOOR,
         COMMON=COMMON,
         num_warps=4,

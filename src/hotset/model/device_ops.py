@@ -278,10 +278,8 @@ class DeviceOps:
         a = self._norm(x, following.norm, self.scratch.activation("likely input", m, len(following.norm.weight)))
         logits = self.scratch.floats("likely logits", m, experts.router.layout.padded_rows)
         matvec(a, experts.router, logits)
-        picks, weights = (
-            self.scratch.floats("likely picks", m, k, torch.int32),
-            self.scratch.floats("likely weights", m, k),
-        )
+        picks = self.scratch.floats("likely picks", m, k, torch.int32)
+        weights = self.scratch.floats("likely weights", m, k)
         route(logits, experts.rule.router, experts.selection_bias, picks, weights)
         return picks
 

@@ -5,6 +5,20 @@ import pytest
 from hotset.engine.nvml import GpuInfo, GpuState, Link, gpus, state
 
 
+@pytest.mark.parametrize(
+    ("link", "best_link", "expected"),
+    [
+        (Link(1, 16), Link(5, 16), Link(5, 16).rate),  # idle
+        (Link(4, 8), Link(4, 16), Link(4, 8).rate),  # a slot with half of the lanes
+        (None, Link(4, 16), None),
+        (Link(4, 16), None, None),
+        (Link(9, 16), Link(9, 16), None),  # a generation that is not known
+    ],
+)
+def test_the_bus_of_a_gpu_that_is_awake(link, best_link, expected):
+    assert GpuState(link, best_link, None, None, None, None).bus_rate == expected
+
+
 class FakeNvml:
     """Two cards, of which the second knows nothing of its link."""
 
